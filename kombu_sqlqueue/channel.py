@@ -1,0 +1,368 @@
+"""Kombu's channel: translation between its calls and the stores, and nothing else.
+
+A channel owns no connection. Acks arrive from any thread, also after the channel was closed, and
+count as long as the lease is held.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Container
+from queue import Empty
+from typing import TYPE_CHECKING, Any
+
+from kombu.exceptions import ChannelError
+from kombu.transport import virtual
+from kombu.transport.base import to_rabbitmq_queue_arguments
+from kombu.utils.uuid import uuid
+
+from .envelope import MAX_PRIORITY, pack, unpack
+from .errors import ConfigurationError, MessageTooBigError
+from .keeper import LeaseKeeper
+from .messages import Delivery, Lease, Outcome, Reason
+from .process import Process, process_for
+from .qos import QoS
+from .retrying import replaced_by
+from .routing import Binding, Exchange, Kind, Queue, QueueArguments, pack_arguments
+
+if TYPE_CHECKING:
+    from .transport import Transport
+
+__all__ = ["Channel"]
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two claims of a channel whose queues were found empty and announce nothing.
+LOOK_AGAIN_AFTER = 0.04
+#: AMQP's delivery mode of a message that need not survive.
+TRANSIENT = 1
+
+
+class Channel(virtual.Channel):
+    """One channel of a connection."""
+
+    QoS = QoS
+    supports_fanout = True
+    do_restore = False
+    max_priority = MAX_PRIORITY
+    connection: Transport
+
+    def __init__(self, connection: Transport, **kwargs: Any) -> None:
+        super().__init__(connection, **kwargs)
+        self._options = connection.options
+        self._poke = connection.poke
+        self._receivers: dict[str, Callable[[Delivery], object]] = {}
+        self._queue_of: dict[str, str] = {}
+        self._buffer: deque[Delivery] = deque()
+        self._begun: set[str] = set()
+        self._look_at = 0.0
+
+    @property
+    def _process(self) -> Process:
+        return process_for(self._options.database)
+
+    @property
+    def _keeper(self) -> LeaseKeeper:
+        return self._process.keeper(self._options)
+
+    # -- publishing -----------------------------------------------------------------------
+
+    def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> None:
+        """Store the message in every queue it is routed to, durably, before returning.
+
+        Raises MessageTooBigError past the option `max_message_bytes`.
+        """
+        envelope = pack(message, exchange or "", routing_key or "", lower_first=self._options.priority_order == "asc")
+        limit = self._options.max_message_bytes
+        if limit is not None and envelope.size > limit:
+            raise MessageTooBigError(
+                f"the message has {envelope.size} bytes, max_message_bytes allows {limit}: pass a reference to the data instead"
+            )
+        transient = message["properties"].get("delivery_mode") == TRANSIENT
+        queues = self._process.routes.route(exchange or "", routing_key or "", transient=transient)
+        if not queues:
+            return
+        replaces = replaced_by(envelope, tracks_started=self.tracks_started)
+        messages = [envelope.addressed(queue) for queue in queues]
+        if not self._process.messages.publish(messages, replaces=replaces):
+            logger.warning("a retry was not sent: the lease of its task was lost, so another worker runs the task")
+
+    # -- consuming ------------------------------------------------------------------------
+
+    def basic_consume(
+        self, queue: str, no_ack: bool, callback: Callable[[Any], object], consumer_tag: str, **kwargs: Any
+    ) -> None:
+        """Deliver the queue's messages to `callback`, settled at once with `no_ack`."""
+
+        def receive(delivery: Delivery) -> None:
+            message = self._message(delivery, no_ack=no_ack)
+            if message is not None:
+                callback(message)
+
+        self._receivers[queue] = receive
+        self._queue_of[consumer_tag] = queue
+        self._consumers.add(consumer_tag)
+        self._active_queues.append(queue)
+        self._keeper.consume(queue)
+        self.connection.consumers_changed()
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        """Deliver nothing more to this consumer and give back what waits for it."""
+        queue = self._queue_of.pop(consumer_tag, None)
+        if queue is None:
+            return
+        self._consumers.discard(consumer_tag)
+        self._active_queues.remove(queue)
+        if queue not in self._active_queues:
+            self._receivers.pop(queue, None)
+            self._give_back(lambda delivery: delivery.queue == queue)
+        self._keeper.cancel(queue)
+        if self.connection is not None:
+            self.connection.consumers_changed()
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        """One message of the queue, or None."""
+        for delivery in self._keeper.claim([queue], 1):
+            return self._message(delivery, no_ack=no_ack)
+        return None
+
+    def room(self) -> int:
+        """How many messages may be claimed for this channel now."""
+        return max(0, self.qos.can_consume_max_estimate() - len(self._buffer)) if self._consumers else 0
+
+    def fetch(self) -> int:
+        """Claim what fits into the window; the answer is how many came.
+
+        After a claim that found nothing the next one waits a moment, unless `look` was called:
+        a worker busy with its tasks would otherwise ask for remote commands at every turn.
+        """
+        room = self.room()
+        if not room or time.monotonic() < self._look_at:
+            return 0
+        deliveries = self._keeper.claim(self._active_queues, room)
+        self._look_at = 0.0 if deliveries else time.monotonic() + LOOK_AGAIN_AFTER
+        self._buffer.extend(deliveries)
+        return len(deliveries)
+
+    def look(self) -> None:
+        """Something may be ready: let the next `fetch` claim."""
+        self._look_at = 0.0
+
+    def deliver_next(self) -> bool:
+        """Hand one claimed message to its consumer; False if there is none, or no room."""
+        if not self._buffer or not self.qos.can_consume():
+            return False
+        delivery = self._buffer.popleft()
+        receive = self._receivers.get(delivery.queue)
+        if receive is None:
+            self._keeper.release([delivery.lease])
+        else:
+            receive(delivery)
+        return True
+
+    def drain_events(self, timeout: float | None = None, callback: Any = None) -> None:
+        """Deliver one message. Raises Empty if none is ready."""
+        self.look()
+        if not self.deliver_next() and not (self.fetch() and self.deliver_next()):
+            raise Empty
+
+    def _message(self, delivery: Delivery, *, no_ack: bool) -> Any:
+        try:
+            message = self.Message(unpack(delivery), channel=self)
+        except (ValueError, KeyError, TypeError):
+            logger.exception("message %s of queue %r is damaged; it is kept as dead", delivery.lease.tag, delivery.queue)
+            self._keeper.bury(delivery.lease, Reason.UNDECODABLE)
+            return None
+        if no_ack:
+            self._keeper.ack(delivery.lease)
+        else:
+            self.qos.append(message, message.delivery_tag)
+        return message
+
+    # -- settling -------------------------------------------------------------------------
+
+    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
+        """Acknowledge; for a task that is running and may not run again, only mark it as started."""
+        lease = Lease.parse(delivery_tag)
+        if lease is None:
+            return
+        if delivery_tag in self._begun:
+            self._keeper.start(lease)
+        else:
+            self._keeper.ack(lease)
+        self._left_window(delivery_tag)
+
+    def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Put back, ready at once, or set aside as dead."""
+        lease = Lease.parse(delivery_tag)
+        if lease is None:
+            return
+        if not requeue:
+            self._keeper.bury(lease, Reason.REJECTED)
+        elif self._keeper.nack(lease) is Outcome.DEAD:
+            logger.error("message %s was put back too often; it is dead now", delivery_tag)
+        self._left_window(delivery_tag)
+
+    def basic_recover(self, requeue: bool = False) -> None:
+        """Give back every unacked message."""
+        self._keeper.release([lease for tag in self.qos.take_all() if (lease := Lease.parse(tag))])
+
+    def begin(self, delivery_tag: str) -> None:
+        """The task of this message runs from now; an ack before `end` means that it may not run again."""
+        self._begun.add(delivery_tag)
+
+    def end(self, delivery_tag: str) -> None:
+        """The task of this message has ended; an early ack is completed."""
+        self._begun.discard(delivery_tag)
+        lease = Lease.parse(delivery_tag)
+        if lease is not None and self._keeper.holds(lease):
+            self._keeper.ack(lease)
+
+    @property
+    def tracks_started(self) -> bool:
+        """Whether early acks keep their message leased until its task has ended."""
+        return self._options.track_started
+
+    def _left_window(self, delivery_tag: str) -> None:
+        self.qos.discard(delivery_tag)
+        self._poke()
+
+    # -- declaring ------------------------------------------------------------------------
+
+    def exchange_declare(
+        self,
+        exchange: str | None = None,
+        type: str = "direct",
+        durable: bool = False,
+        auto_delete: bool = False,
+        arguments: dict[str, Any] | None = None,
+        nowait: bool = False,
+        passive: bool = False,
+    ) -> None:
+        """Declare the exchange. Raises kombu's ChannelError if `passive` and it does not exist."""
+        name = exchange or f"amq.{type or 'direct'}"
+        if passive:
+            if self._process.routing.exchange(name) is None:
+                raise _not_found(f"no exchange {name!r}", "Channel.exchange_declare")
+            return
+        self._process.routing.declare_exchange(
+            Exchange(name, Kind.parse(type), durable, auto_delete, pack_arguments(arguments))
+        )
+
+    def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
+        """Delete the exchange and its bindings, not the queues."""
+        self._process.routing.delete_exchange(exchange, if_unused=if_unused)
+        self._process.routes.forget()
+
+    def queue_declare(
+        self,
+        queue: str | None = None,
+        passive: bool = False,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: dict[str, Any] | None = None,
+        nowait: bool = False,
+        **kwargs: Any,
+    ) -> virtual.queue_declare_ok_t:
+        """Declare the queue; `passive` tells how much is in it instead, or raises kombu's ChannelError."""
+        name = queue or f"amq.gen-{uuid()}"
+        if passive:
+            if self._process.routing.queue(name) is None:
+                raise _not_found(f"no queue {name!r}", "Channel.queue_declare")
+            return virtual.queue_declare_ok_t(name, self._size(name), self._process.routing.consumers(name))
+        parsed = QueueArguments.parse(arguments or {})
+        if parsed.unsupported:
+            logger.warning("queue %r: sqlqueue does not support %s", name, ", ".join(parsed.unsupported))
+        if self._process.routing.declare_queue(Queue(name, durable, exclusive, auto_delete, parsed)):
+            self._process.routes.forget()
+        # Counting costs more the fuller the queue is, and nobody who declares wants to know.
+        return virtual.queue_declare_ok_t(name, 0, 0)
+
+    def prepare_queue_arguments(self, arguments: dict[str, Any] | None, **kwargs: Any) -> dict[str, Any]:
+        return to_rabbitmq_queue_arguments(arguments or {}, **kwargs)
+
+    def queue_bind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Route what `exchange` gets under `routing_key` to `queue`."""
+        if self._process.routing.bind(_binding(queue, exchange, routing_key, arguments)):
+            self._process.routes.forget()
+
+    def queue_unbind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._process.routing.unbind(_binding(queue, exchange, routing_key, arguments))
+        self._process.routes.forget()
+
+    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
+        """Delete the queue with its bindings and what waits in it."""
+        self._process.routing.delete_queue(queue, if_unused=if_unused, if_empty=if_empty)
+        self._process.routes.forget()
+
+    def list_bindings(self) -> list[tuple[str, str, str]]:
+        return [(b.queue, b.exchange, b.routing_key) for b in self._process.routing.bindings()]
+
+    def _size(self, queue: str) -> int:
+        return sum(counts.ready for counts in self._process.messages.counts([queue]))
+
+    def _purge(self, queue: str) -> int:
+        return self._process.messages.purge(queue)
+
+    def flow(self, active: bool = True) -> None:
+        raise ConfigurationError("sqlqueue channels cannot pause the flow; cancel the consumer instead")
+
+    # -- closing --------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Cancel the consumers and give back what they hold, save for tasks that still run."""
+        if self.closed:
+            return
+        self.closed = True
+        for consumer_tag in list(self._consumers):
+            self.basic_cancel(consumer_tag)
+        self._give_back(lambda delivery: True)
+        unacked = [lease for tag in self.qos.take_all() if (lease := Lease.parse(tag))]
+        if unacked:
+            self._keeper.forsake(unacked)
+        if self.connection is not None:
+            self.connection.close_channel(self)
+
+    def release_all_but(self, kept: Container[str]) -> None:
+        """Give back at once every message whose tag is not in `kept`."""
+        self._give_back(lambda delivery: True)
+        tags = [tag for tag in self.qos.tags() if tag not in kept]
+        self._keeper.release([lease for tag in tags if (lease := Lease.parse(tag))])
+        for tag in tags:
+            self.qos.discard(tag)
+
+    def _give_back(self, which: Callable[[Delivery], bool]) -> None:
+        back = [delivery for delivery in self._buffer if which(delivery)]
+        self._buffer = deque(delivery for delivery in self._buffer if not which(delivery))
+        self._keeper.release([delivery.lease for delivery in back])
+
+    @property
+    def qos(self) -> QoS:
+        if self._qos is None:
+            self._qos = self.QoS()
+        return self._qos
+
+
+def _binding(queue: str, exchange: str | None, routing_key: str | None, arguments: dict[str, Any] | None) -> Binding:
+    return Binding(exchange or "amq.direct", queue, routing_key or "", pack_arguments(arguments))
+
+
+def _not_found(what: str, method: str) -> ChannelError:
+    return ChannelError(f"NOT_FOUND - {what}", (50, 10), method, "404")

@@ -1,0 +1,154 @@
+"""What the ``celery sqlqueue`` commands do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from .errors import ConfigurationError, SchemaError, SQLQueueError
+from .messages import DeadMessage, QueueCounts
+from .options import DatabaseOptions
+from .sql import migrate as migrations
+from .sql.admin import SQLAdmin
+from .sql.database import Database
+from .sql.messages import SQLMessageStore
+
+__all__ = ["check", "dead", "errors", "migrate", "redrive", "stats"]
+
+#: How many dead messages one transaction makes ready again.
+REDRIVE_BATCH = 500
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """Show our errors as a line, not as a traceback."""
+    try:
+        yield
+    except SQLQueueError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def migrate(app: Any, *, sql: bool) -> None:
+    """Bring the tables of the app's broker and result backend to this release."""
+    for database in _databases(app):
+        if sql:
+            click.echo(migrations.script(database), nl=False)
+        else:
+            migrations.upgrade(database)
+            click.echo(_standing(database, migrations.check(database)))
+
+
+def check(app: Any) -> bool:
+    """Whether every database of the app fits this release."""
+    fit = True
+    for database in _databases(app):
+        standing = migrations.check(database)
+        click.echo(_standing(database, standing))
+        fit = fit and standing.usable
+    return fit
+
+
+def stats(app: Any, *, as_json: bool) -> None:
+    """Print how many messages of each queue are where."""
+    database = _broker(app)
+    oldest = SQLAdmin(database).oldest_ready()
+    rows = [_row(counts, oldest) for counts in SQLMessageStore(database).counts()]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    elif rows:
+        _table(rows)
+    else:
+        click.echo("no messages")
+
+
+def dead(app: Any, *, queue: str | None, limit: int, as_json: bool) -> None:
+    """Print the latest dead messages."""
+    rows = [_dead_row(message) for message in SQLAdmin(_broker(app)).dead(queue=queue, limit=limit)]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    elif rows:
+        _table(rows)
+    else:
+        click.echo("no dead messages")
+
+
+def redrive(app: Any, *, ids: Sequence[int], queue: str | None) -> None:
+    """Make dead messages ready again and print how many."""
+    database = _broker(app)
+    store = SQLMessageStore(database)
+    if queue is None:
+        redriven = store.redrive(ids)
+    else:
+        redriven = sum(iter(lambda: store.redrive(SQLAdmin(database).dead_ids(queue, limit=REDRIVE_BATCH)), 0))
+    click.echo(f"{redriven} messages are ready again")
+
+
+def _databases(app: Any) -> list[Database]:
+    """The databases of the app's broker and result backend, each once."""
+    found = [_broker_options(app), _backend_options(app)]
+    databases = [Database(options) for options in dict.fromkeys(found) if options is not None]
+    if not databases:
+        raise ConfigurationError("neither the broker nor the result backend is a sqlqueue one: give -A YOUR_APP or --broker URL")
+    return databases
+
+
+def _broker(app: Any) -> Database:
+    options = _broker_options(app)
+    if options is None:
+        raise ConfigurationError("the broker is not a sqlqueue one: give -A YOUR_APP or --broker URL")
+    database = Database(options)
+    standing = migrations.check(database)
+    if not standing.usable:
+        raise SchemaError(f"{options.safe_url}: {standing}")
+    return database
+
+
+def _broker_options(app: Any) -> DatabaseOptions | None:
+    transport = app.connection_for_write().transport
+    return transport.options.database if transport.driver_type == "sqlqueue" else None
+
+
+def _backend_options(app: Any) -> DatabaseOptions | None:
+    from .backend import SQLBackend
+
+    return app.backend.options.database if isinstance(app.backend, SQLBackend) else None
+
+
+def _standing(database: Database, standing: migrations.Standing) -> str:
+    return f"{database.options.safe_url}: {standing}"
+
+
+def _row(counts: QueueCounts, oldest: dict[str, float]) -> dict[str, object]:
+    return asdict(counts) | {"oldest": oldest.get(counts.queue)}
+
+
+def _dead_row(message: DeadMessage) -> dict[str, object]:
+    return {
+        "id": message.id,
+        "queue": message.queue,
+        "task": message.task,
+        "task_id": message.task_id,
+        "reason": message.reason,
+        "died_at": datetime.fromtimestamp(message.died_at / 1_000_000, UTC).isoformat(timespec="seconds"),
+        "deliveries": message.delivery,
+        "reclaims": message.reclaims,
+        "holders": ", ".join(message.holders),
+    }
+
+
+def _table(rows: Sequence[dict[str, object]]) -> None:
+    """Print the rows in columns under their names."""
+    cells = [list(rows[0]), *([_text(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        click.echo("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _text(value: object) -> str:
+    return "-" if value is None else f"{value:.1f}" if isinstance(value, float) else str(value)

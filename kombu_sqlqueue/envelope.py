@@ -1,0 +1,146 @@
+"""Kombu's message dict, and what is stored of it. Nobody else knows that dict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from kombu.utils.json import dumps, loads
+
+from .messages import Delivery, NewMessage
+from .routing import Queue
+
+__all__ = ["MAX_PRIORITY", "Envelope", "pack", "unpack"]
+
+#: As in AMQP, where a priority is one byte.
+MAX_PRIORITY = 255
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A message dict, ready to be stored in any number of queues."""
+
+    body: bytes
+    text: str
+    priority: int
+    due_at: int | None
+    expires_in: timedelta | None
+    task_id: str | None
+    task: str | None
+    retries: int
+
+    @property
+    def size(self) -> int:
+        """Bytes, as `max_message_bytes` counts them."""
+        return len(self.body) + len(self.text)
+
+    def addressed(self, queue: Queue) -> NewMessage:
+        """The message for one queue, which may bound its priority and how long it lives."""
+        return NewMessage(
+            queue=queue.name,
+            body=self.body,
+            envelope=self.text,
+            priority=queue.arguments.priority(self.priority),
+            due_at=self.due_at,
+            expires_in=queue.arguments.lifetime(self.expires_in),
+            task_id=self.task_id,
+            task=self.task,
+        )
+
+
+def pack(message: Mapping[str, Any], exchange: str, routing_key: str, *, lower_first: bool) -> Envelope:
+    """What to store of `message`.
+
+    The body is kept as it came; headers and properties become JSON. A task's ``eta`` is when it
+    is due. Its ``expires`` is left to the worker, which records it as revoked; for any other
+    message the property ``expiration`` (milliseconds) says how long it lives. With `lower_first`
+    the lower priority number is served first.
+
+    Raises TypeError or ValueError if a header or property does not fit into JSON.
+    """
+    properties = dict(message["properties"])
+    properties["delivery_info"] = {**properties.get("delivery_info", {}), "exchange": exchange, "routing_key": routing_key}
+    properties.pop("delivery_tag", None)
+    headers = message.get("headers") or {}
+    text = dumps(
+        {
+            "headers": headers,
+            "properties": properties,
+            "content-type": message.get("content-type"),
+            "content-encoding": message.get("content-encoding"),
+        },
+        separators=(",", ":"),
+    )
+    task = _task_fields(message, headers)
+    return Envelope(
+        body=_as_bytes(message["body"]),
+        text=text,
+        priority=_priority(properties, lower_first=lower_first),
+        due_at=_instant(task.get("eta")),
+        expires_in=None if task else _expiration(properties),
+        task_id=task.get("id"),
+        task=task.get("task"),
+        retries=task.get("retries") or 0,
+    )
+
+
+def unpack(delivery: Delivery) -> dict[str, Any]:
+    """The message dict of a delivery, its tag the lease. Raises ValueError if it is damaged."""
+    payload: dict[str, Any] = loads(delivery.envelope)
+    properties = payload["properties"]
+    properties["delivery_tag"] = delivery.lease.tag
+    properties["delivery_info"]["redelivered"] = delivery.redelivered
+    payload["body"] = delivery.body
+    return payload
+
+
+def _as_bytes(body: Any) -> bytes:
+    return body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body)
+
+
+def _task_fields(message: Mapping[str, Any], headers: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of a task message, empty for any other message.
+
+    Protocol 2 has them in the headers, protocol 1 in the body.
+    """
+    if "task" in headers:
+        return headers
+    if message.get("content-type") == _JSON and isinstance(message["body"], str):
+        try:
+            fields = loads(message["body"])
+        except ValueError:
+            return {}
+        if isinstance(fields, dict) and "task" in fields and "id" in fields:
+            return fields
+    return {}
+
+
+def _priority(properties: Mapping[str, Any], *, lower_first: bool) -> int:
+    try:
+        priority = max(0, min(MAX_PRIORITY, int(properties.get("priority") or 0)))
+    except (TypeError, ValueError):
+        priority = 0
+    return -priority if lower_first else priority
+
+
+def _instant(eta: Any) -> int | None:
+    """An ISO 8601 time, UTC if it does not say otherwise, in microseconds."""
+    if not isinstance(eta, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(eta)
+    except ValueError:
+        return None  # the worker reports it when it reads the same header
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _expiration(properties: Mapping[str, Any]) -> timedelta | None:
+    expiration = properties.get("expiration")
+    return None if expiration in (None, "") else timedelta(milliseconds=float(expiration))

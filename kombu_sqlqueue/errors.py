@@ -1,0 +1,49 @@
+"""The errors this package raises, under one root."""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigurationError",
+    "LeaseLostError",
+    "MessageTooBigError",
+    "NotFoundError",
+    "OutcomeUnknownError",
+    "SQLQueueError",
+    "SchemaError",
+    "StoreUnavailableError",
+]
+
+
+class SQLQueueError(Exception):
+    """Root of every error this package raises on purpose."""
+
+
+class ConfigurationError(SQLQueueError, ValueError):
+    """A URL or an option is wrong; the text names it and the way out."""
+
+
+class MessageTooBigError(SQLQueueError, ValueError):
+    """A message is larger than the option ``max_message_bytes`` allows."""
+
+
+class SchemaError(SQLQueueError):
+    """The tables are missing or older than the code; the text says which command to run."""
+
+
+class StoreUnavailableError(SQLQueueError, ConnectionError):
+    """The database cannot be reached or refuses work just now; a later try may succeed."""
+
+
+class OutcomeUnknownError(SQLQueueError):
+    """The connection broke at a commit and nobody can tell whether it took effect.
+
+    It is not a connection error on purpose: repeating the operation could do it twice.
+    """
+
+
+class LeaseLostError(SQLQueueError):
+    """Someone else holds the message now. Expected after a long stall, not a fault."""
+
+
+class NotFoundError(SQLQueueError, LookupError):
+    """There is no such message, queue or result."""

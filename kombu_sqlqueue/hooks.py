@@ -1,0 +1,22 @@
+"""How our code gets into a Celery worker without an import in the user's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import signals
+
+__all__ = ["install"]
+
+
+def install() -> None:
+    """Give every worker of this process whose broker is ours what it needs. Safe to call twice."""
+    signals.worker_init.connect(_prepare_worker, weak=False, dispatch_uid="sqlqueue")
+
+
+def _prepare_worker(sender: Any, **kwargs: Any) -> None:
+    if sender.app.connection_for_read().transport.driver_type == "sqlqueue":
+        # A web process never comes here, and never pays for the worker's modules.
+        from .worker import SQLQueueStep
+
+        sender.app.steps["consumer"].add(SQLQueueStep)

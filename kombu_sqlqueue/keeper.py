@@ -1,0 +1,292 @@
+"""Keeps the leases of one process: claims under them, renews them, and takes back what the dead left."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import timedelta
+
+from .errors import SQLQueueError
+from .messages import Delivery, Lease, Outcome, Reason
+from .routing_store import RoutingStore
+from .settling import Settler
+from .store import MessageStore
+
+__all__ = ["Chore", "LeaseKeeper"]
+
+logger = logging.getLogger(__name__)
+
+#: A lease is renewed each time this share of it has passed.
+RENEW_AT = 1 / 3
+#: Decisions wait at most about this long, in seconds, for a consumer that is too busy to write them.
+SETTLE_AFTER = 0.05
+#: Seconds between two tries after the database was away.
+TRY_AGAIN = 1.0
+#: How many messages of the dead one transaction takes back.
+RECLAIM_BATCH = 200
+#: After a connection loss those that live need this share of a lease to renew; nobody is taken for dead before.
+GRACE = 0.5
+#: What Celery may have dropped, or may be running, after a connection loss is looked at again after this many seconds.
+SORT_OUT_AFTER = 1.0
+
+
+class Chore:
+    """Something small to be done every `period` seconds, by whoever keeps leases."""
+
+    def __init__(self, do: Callable[[], object], period: float) -> None:
+        self._do = do
+        self._period = period
+        self._next = time.monotonic() + period
+
+    def due_in(self) -> float:
+        return self._next - time.monotonic()
+
+    def run(self) -> None:
+        if self.due_in() <= 0:
+            self._next = time.monotonic() + self._period
+            self._do()
+
+
+class LeaseKeeper:
+    """The lessee of this process. Its thread renews while the process lives, however busy it is."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        routing: RoutingStore,
+        *,
+        name: str,
+        lease_for: timedelta,
+        max_reclaims: int,
+        chores: Iterable[Chore] = (),
+    ) -> None:
+        self._store = store
+        self._routing = routing
+        self._name = name
+        self._lease_for = lease_for
+        self._max_reclaims = max_reclaims
+        self._chores = list(chores)
+        self._lock = threading.Lock()
+        self._held: set[Lease] = set()
+        self._lessee: int | None = None
+        self._consumed: Counter[str] = Counter()
+        self._renew_at = 0.0
+        self._expiry_at = 0.0
+        self._grace_until = 0.0
+        self._unsorted: list[tuple[float, frozenset[Lease]]] = []
+        self._strays = False
+        self._wake = threading.Event()
+        self._watching = False
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self.settler = Settler(store, on_settled=self._let_go)
+        #: Tells which leases belong to tasks that run just now; set by a worker.
+        self.running: Callable[[], set[Lease]] | None = None
+        #: Called when messages have died; set by the worker.
+        self.on_dead: Callable[[], object] = _nothing
+
+    # -- what consumers call --------------------------------------------------------------
+
+    def claim(self, queues: Sequence[str], limit: int) -> list[Delivery]:
+        """Claim for this process; what is claimed is renewed until it is settled or given back."""
+        with self._lock:
+            lessee = self._enrolled()
+            try:
+                deliveries = self._store.claim(queues, limit=limit, lessee=lessee)
+            except SQLQueueError:
+                self._strays = True
+                raise
+            self._held.update(delivery.lease for delivery in deliveries)
+        return deliveries
+
+    def consume(self, queue: str) -> None:
+        """This process has one more consumer of the queue."""
+        with self._lock:
+            self._routing.consume(queue, self._enrolled())
+            self._consumed[queue] += 1
+
+    def cancel(self, queue: str) -> None:
+        """This process has one consumer of the queue less; a queue that lives by them may go."""
+        with self._lock:
+            self._consumed -= Counter([queue])
+            if self._lessee is not None:
+                self._routing.cancel(queue, self._lessee)
+
+    def ack(self, lease: Lease) -> None:
+        """The message is done with; written in the next batch."""
+        if lease not in self._held:
+            logger.warning("lease %s was lost before its ack: another worker may run, or have run, its message too", lease.tag)
+        self.settler.ack(lease)
+        self._watch()
+
+    def start(self, lease: Lease) -> None:
+        """The message's task has begun and may not run again; written in the next batch."""
+        self.settler.start(lease)
+        self._watch()
+
+    def release(self, leases: Collection[Lease]) -> None:
+        """Give back at once what was not begun."""
+        if leases:
+            self._store.release(leases)
+            self._let_go(leases)
+
+    def forsake(self, leases: Collection[Lease]) -> None:
+        """A consumer is gone and with it what it held: give back all but what still runs."""
+        if self.running is None:
+            self.release(leases)
+        else:
+            # Right after a connection loss nobody can tell yet what the pool goes on with.
+            self._unsorted.append((time.monotonic() + SORT_OUT_AFTER, frozenset(leases)))
+            self._wake.set()
+
+    def nack(self, lease: Lease) -> Outcome:
+        """Put back after a failed delivery."""
+        outcome = self._store.nack(lease, max_reclaims=self._max_reclaims)
+        self._let_go([lease])
+        if outcome is Outcome.DEAD:
+            self.on_dead()
+        return outcome
+
+    def bury(self, lease: Lease, reason: Reason) -> None:
+        """Set aside as dead."""
+        self._store.bury(lease, reason)
+        self._let_go([lease])
+
+    def holds(self, lease: Lease) -> bool:
+        return lease in self._held
+
+    def close(self) -> None:
+        """Settle what is decided, let others have the rest at once, and end the thread."""
+        self._closing = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=10)
+        with self._lock:
+            lessee, self._lessee = self._lessee, None
+        try:
+            self.settler.flush()
+            if lessee is not None:
+                self._store.release(self._held)
+                self._held.clear()
+                self._store.resign(lessee)
+        except SQLQueueError as error:
+            logger.warning("could not sign off, leases end by themselves within %s: %s", self._lease_for, error)
+
+    # -- the thread -----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pid = os.getpid()
+        while not self._closing and os.getpid() == pid:
+            self._wake.wait(self._pause())
+            self._wake.clear()
+            if self._closing or os.getpid() != pid:
+                return
+            try:
+                self._keep()
+            except SQLQueueError as error:
+                logger.warning("could not keep the leases, trying again: %s", error)
+                self._grace_until = time.monotonic() + TRY_AGAIN + GRACE * self._lease_for.total_seconds()
+                time.sleep(TRY_AGAIN)
+            except Exception:
+                logger.exception("unexpected error while keeping the leases")
+                time.sleep(TRY_AGAIN)
+
+    def _pause(self) -> float:
+        now = time.monotonic()
+        moments = [self._renew_at - now, self._expiry_at - now]
+        moments += [chore.due_in() for chore in self._chores]
+        moments += [at - now for at, _ in self._unsorted]
+        if self.settler:
+            moments.append(SETTLE_AFTER - self.settler.waited)
+        else:
+            self._watching = False
+        return max(0.0, min(moments))
+
+    def _keep(self) -> None:
+        if self.settler.waited >= SETTLE_AFTER:
+            self.settler.flush()
+        if time.monotonic() >= self._renew_at:
+            self._renew()
+        if time.monotonic() >= self._expiry_at:
+            self._reclaim()
+        self._sort_out()
+        for chore in self._chores:
+            chore.run()
+
+    def _renew(self) -> None:
+        with self._lock:
+            lessee = self._lessee
+            if lessee is not None and not self._store.renew(lessee):
+                logger.error(
+                    "this process was silent for longer than its lease of %s and was taken for dead;"
+                    " others may run its %d messages",
+                    self._lease_for,
+                    len(self._held),
+                )
+                self._lessee = None
+                self._held.clear()
+            elif lessee is not None:
+                self._release_strays(lessee)
+        self._renew_at = time.monotonic() + RENEW_AT * self._lease_for.total_seconds()
+
+    def _release_strays(self, lessee: int) -> None:
+        # A claim that was committed but not answered leased messages that nobody here knows of.
+        if self._strays:
+            strays = self._store.release_strays(lessee, self._held)
+            self._strays = False
+            if strays:
+                logger.info("gave back %d messages of a claim that broke off", strays)
+
+    def _reclaim(self) -> None:
+        self._expiry_at = time.monotonic() + self._lease_for.total_seconds()
+        until = self._store.next_expiry()
+        if until is None:
+            return
+        self._expiry_at = time.monotonic() + until.total_seconds() + 0.05
+        if until or time.monotonic() < self._grace_until:
+            self._expiry_at = max(self._expiry_at, self._grace_until)
+            return
+        back = self._store.reclaim(max_reclaims=self._max_reclaims, limit=RECLAIM_BATCH)
+        if back.ready or back.dead:
+            logger.warning("took back %d messages of dead workers; %d more may not run again", back.ready, back.dead)
+        if back.dead:
+            self.on_dead()
+        if back.ready + back.dead >= RECLAIM_BATCH:
+            self._expiry_at = time.monotonic()
+
+    def _sort_out(self) -> None:
+        now = time.monotonic()
+        ripe = [leases for at, leases in self._unsorted if at <= now]
+        self._unsorted = [entry for entry in self._unsorted if entry[0] > now]
+        for leases in ripe:
+            running = self.running() if self.running is not None else set()
+            self.release([lease for lease in leases if lease not in running and lease in self._held])
+
+    # -- small things ---------------------------------------------------------------------
+
+    def _enrolled(self) -> int:
+        if self._lessee is None:
+            self._lessee = self._store.enrol(self._name, lease_for=self._lease_for)
+            for queue in self._consumed.elements():
+                self._routing.consume(queue, self._lessee)
+            self._renew_at = time.monotonic() + RENEW_AT * self._lease_for.total_seconds()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="sqlqueue-keeper", daemon=True)
+            self._thread.start()
+        return self._lessee
+
+    def _let_go(self, leases: Collection[Lease]) -> None:
+        self._held.difference_update(leases)
+
+    def _watch(self) -> None:
+        if not self._watching:
+            self._watching = True
+            self._wake.set()
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""

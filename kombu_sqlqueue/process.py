@@ -1,0 +1,145 @@
+"""What one operating system process shares: an engine, a notifier and a lease keeper a database."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import socket
+import threading
+from functools import cached_property
+
+from .errors import SQLQueueError
+from .keeper import Chore, LeaseKeeper
+from .notifier import Notifier
+from .options import DatabaseOptions, Options
+from .route_cache import RouteCache
+from .sql.database import Database
+from .sql.messages import SQLMessageStore
+from .sql.migrate import ensure
+from .sql.results import SQLResultStore
+from .sql.routing import SQLRoutingStore
+from .sql.waiters import SQLWaiters
+from .topics import waited_as
+
+__all__ = ["Process", "process_for"]
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two rounds of deleting what has expired, and how much one round deletes.
+PRUNE_EVERY = 30.0
+PRUNE_BATCH = 1000
+
+
+class Process:
+    """This process and one database."""
+
+    def __init__(self, options: DatabaseOptions) -> None:
+        self.database = Database(options)
+        self._lock = threading.Lock()
+        self._keepers: dict[tuple[object, ...], LeaseKeeper] = {}
+        self._ready = False
+
+    def prepare(self) -> None:
+        """Touch the database, and the first time see that its tables are there.
+
+        Raises StoreUnavailableError if it is away, SchemaError for missing or old tables.
+        """
+        if self._ready:
+            self.database.ping()
+            return
+        ensure(self.database)
+        self._ready = True
+
+    @cached_property
+    def messages(self) -> SQLMessageStore:
+        return SQLMessageStore(self.database)
+
+    @cached_property
+    def routing(self) -> SQLRoutingStore:
+        return SQLRoutingStore(self.database)
+
+    @cached_property
+    def routes(self) -> RouteCache:
+        return RouteCache(self.routing)
+
+    @cached_property
+    def results(self) -> SQLResultStore:
+        return SQLResultStore(self.database)
+
+    @cached_property
+    def notifier(self) -> Notifier:
+        return Notifier(self._waiters, self._open_waker, waited_as=waited_as)
+
+    @cached_property
+    def _waiters(self) -> SQLWaiters:
+        return SQLWaiters(self.database)
+
+    def keeper(self, options: Options) -> LeaseKeeper:
+        """The keeper of this process's leases; one for each kind of lease asked for."""
+        key = (options.lease_for, options.max_reclaims)
+        with self._lock:
+            if key not in self._keepers:
+                self._keepers[key] = LeaseKeeper(
+                    self.messages,
+                    self.routing,
+                    name=f"{socket.gethostname()}:{os.getpid()}",
+                    lease_for=options.lease_for,
+                    max_reclaims=options.max_reclaims,
+                    chores=[Chore(self._prune, PRUNE_EVERY)],
+                )
+            return self._keepers[key]
+
+    def close(self) -> None:
+        """Give back what is held and close every connection. The next use opens them again."""
+        with self._lock:
+            keepers, self._keepers = list(self._keepers.values()), {}
+        for keeper in keepers:
+            keeper.close()
+        self.database.dispose()
+
+    def _open_waker(self):  # type: ignore[no-untyped-def]
+        options = self.database.options
+        return self.database.dialect.waker(self.database.engine, self.database.channel) if options.listen else None
+
+    def _prune(self) -> None:
+        self.messages.expire(limit=PRUNE_BATCH)
+        self.results.prune(limit=PRUNE_BATCH)
+        self.routing.sweep(limit=PRUNE_BATCH)
+        self._waiters.prune()
+
+
+_processes: dict[DatabaseOptions, Process] = {}
+_lock = threading.Lock()
+#: What a child inherited. Kept, never closed: closing would speak on the parent's sockets, and
+#: closing an inherited SQLite file drops the parent's locks.
+_inherited: list[Process] = []
+
+
+def process_for(options: DatabaseOptions) -> Process:
+    """What this process shares for that database, made on first use."""
+    with _lock:
+        if options not in _processes:
+            _processes[options] = Process(options)
+        return _processes[options]
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _inherited.extend(_processes.values())
+    for process in _processes.values():
+        process.database.abandon()
+    _processes.clear()
+
+
+def _at_exit() -> None:
+    for process in list(_processes.values()):
+        try:
+            process.close()
+        except SQLQueueError:
+            logger.debug("could not close %r", process.database, exc_info=True)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

@@ -1,0 +1,50 @@
+"""The prefetch window of one channel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["QoS"]
+
+#: What one claim takes for a consumer that set no prefetch window.
+UNBOUNDED_CLAIM = 100
+
+
+class QoS:
+    """Which messages a channel's consumers hold unacked, and how many more they may.
+
+    Messages are added by the consuming thread; any thread may remove them.
+    """
+
+    def __init__(self) -> None:
+        self.prefetch_count = 0
+        self._delivered: dict[str, Any] = {}
+
+    def can_consume(self) -> bool:
+        return not self.prefetch_count or len(self._delivered) < self.prefetch_count
+
+    def can_consume_max_estimate(self) -> int:
+        """How many more messages may be delivered."""
+        if not self.prefetch_count:
+            return UNBOUNDED_CLAIM
+        return max(0, self.prefetch_count - len(self._delivered))
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        self._delivered[delivery_tag] = message
+
+    def discard(self, delivery_tag: str) -> None:
+        self._delivered.pop(delivery_tag, None)
+
+    def get(self, delivery_tag: str) -> Any:
+        return self._delivered[delivery_tag]
+
+    def tags(self) -> list[str]:
+        """The tags of all unacked messages."""
+        return list(self._delivered)
+
+    def take_all(self) -> list[str]:
+        """Forget all unacked messages and tell their tags."""
+        tags = self.tags()
+        for tag in tags:
+            self._delivered.pop(tag, None)
+        return tags

@@ -1,0 +1,90 @@
+"""What a process remembers of routes, so that a publish seldom has to ask for one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from .routing import Kind, Queue, RoutingTable
+from .routing_store import RoutingStore
+
+__all__ = ["RouteCache"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+#: How long a direct route is believed, and what a queue named through the default exchange is like.
+DIRECT_FOR = 5.0
+#: How long the bindings of a topic exchange are believed: events come by the thousand.
+TOPIC_FOR = 1.0
+#: Routing keys may be many, say one a reply: then old ones are forgotten.
+ROUTES = 1000
+
+
+class RouteCache:
+    """Routes of one store, remembered for a short while. Safe to share between threads.
+
+    What other processes declare is seen at the latest after
+
+    * 5 s on a direct exchange that leads somewhere already; at once if it does not, or leads to
+      a queue that may vanish;
+    * 1 s on a topic exchange; at once for a lasting message that nobody wanted before;
+    * no time on a fanout exchange, which is always read.
+
+    Call `forget` after any change that this process made.
+    """
+
+    def __init__(self, store: RoutingStore, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._now = now
+        self._tables: dict[tuple[str, str | None], tuple[float, RoutingTable]] = {}
+        self._queues: dict[str, tuple[float, Queue]] = {}
+
+    def route(self, exchange: str, routing_key: str, *, transient: bool = False) -> list[Queue]:
+        """As `RoutingStore.route`. A `transient` message may be lost to a queue bound a moment ago."""
+        if not exchange:
+            return [self._queue(routing_key)]
+        table = self._remembered(exchange, routing_key)
+        found = table.route(routing_key) if table is not None else []
+        if found or (table is not None and transient):
+            return found
+        return self._read(exchange, routing_key).route(routing_key)
+
+    def forget(self) -> None:
+        """Ask the store again for everything."""
+        self._tables.clear()
+        self._queues.clear()
+
+    def _queue(self, name: str) -> Queue:
+        until, queue = self._queues.get(name, (0.0, None))
+        if queue is None or until <= self._now():
+            [queue] = self._store.route("", name)
+            _remember(self._queues, name, (self._now() + DIRECT_FOR, queue))
+        return queue
+
+    def _remembered(self, exchange: str, routing_key: str) -> RoutingTable | None:
+        for key in (None, routing_key):
+            until, table = self._tables.get((exchange, key), (0.0, None))
+            if table is not None and until > self._now():
+                return table
+        return None
+
+    def _read(self, exchange: str, routing_key: str) -> RoutingTable:
+        asked_at = self._now()
+        table = self._store.table(exchange, routing_key)
+        if table.kind is Kind.TOPIC:
+            _remember(self._tables, (exchange, None), (asked_at + TOPIC_FOR, table))
+        elif table.kind is Kind.DIRECT and _lasts(table):
+            _remember(self._tables, (exchange, routing_key), (asked_at + DIRECT_FOR, table))
+        return table
+
+
+def _lasts(table: RoutingTable) -> bool:
+    return bool(table.entries) and not any(queue.is_temporary for _, queue in table.entries)
+
+
+def _remember(where: dict[K, V], key: K, value: V) -> None:
+    if len(where) >= ROUTES:
+        where.clear()
+    where[key] = value

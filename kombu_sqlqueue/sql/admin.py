@@ -1,0 +1,35 @@
+"""What operators ask: looking, not changing. These queries read whole tables; nothing else calls them."""
+
+from __future__ import annotations
+
+from sqlalchemy import func, select
+
+from ..messages import DeadMessage
+from .database import Database
+
+__all__ = ["SQLAdmin"]
+
+
+class SQLAdmin:
+    """Readings of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._tables = database.tables
+
+    def oldest_ready(self) -> dict[str, float]:
+        """For each queue how many seconds ago its oldest ready message was published."""
+        m = self._tables.message.c
+        age = (self._database.now() - func.min(m.published_at)) / 1_000_000.0
+        ready = select(m.queue, age).where(m.position.is_not(None)).group_by(m.queue)
+        return {queue: float(seconds) for queue, seconds in self._database.run(lambda tx: tx.execute(ready).all())}
+
+    def dead(self, *, queue: str | None = None, limit: int) -> list[DeadMessage]:
+        """The latest dead messages, of one queue or of all."""
+        raise NotImplementedError
+
+    def dead_ids(self, queue: str, *, limit: int) -> list[int]:
+        """Dead messages of the queue, those that died first."""
+        d = self._tables.dead.c
+        first = select(d.id).where(d.queue == queue).order_by(d.died_at).limit(limit)
+        return list(self._database.run(lambda tx: tx.scalars(first).all()))

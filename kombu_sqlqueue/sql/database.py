@@ -1,0 +1,206 @@
+"""One database: its engine, its dialect, its clock, and how a transaction is run."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+from sqlalchemy import BigInteger, ColumnElement, Connection, literal, select
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from ..clock import Clock
+from ..errors import ConfigurationError, OutcomeUnknownError, SchemaError, StoreUnavailableError
+from ..options import DatabaseOptions
+from .dialect import Dialect, Trouble
+from .schema import Tables
+
+__all__ = ["Database"]
+
+T = TypeVar("T")
+
+#: How often a transaction is tried that met a deadlock, or a lock that did not come in time.
+TRANSACTION_TRIES = 5
+
+
+class Database:
+    """A database and how work is done in it. Safe to share between threads, not across a fork."""
+
+    def __init__(self, options: DatabaseOptions, *, clock: Clock | None = None) -> None:
+        self.options = options
+        self.clock = clock
+        self.tables = Tables(options.table_prefix, options.schema)
+        self.dialect = dialect_for(options.url)
+        self.engine = self.dialect.create_engine(options)
+        self._statements = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._joined: ContextVar[Connection | None] = ContextVar("joined", default=None)
+
+    def __repr__(self) -> str:
+        return f"<Database {self.options.safe_url}>"
+
+    @property
+    def channel(self) -> str:
+        """The name under which its processes wake each other: one a prefix and schema."""
+        of = f"{self.options.schema or ''}.{self.options.table_prefix}"
+        return f"sqlqueue_{hashlib.sha256(of.encode()).hexdigest()[:16]}"
+
+    def now(self) -> ColumnElement[int]:
+        """The time, as the database sees it."""
+        if self.clock is not None:
+            return literal(self.clock.now(), BigInteger)
+        return self.dialect.now()
+
+    def run(self, work: Callable[[Connection], T], *, repeatable: bool = True, joins: bool = False) -> T:
+        """Do `work` in one transaction, and the whole again after a deadlock or a lost connection.
+
+        A loss at the commit itself is repeated only if the work is `repeatable`; otherwise the
+        database is asked what became of it. With `joins` the work takes part in the transaction
+        of `joined`, where there is one, and is not repeated.
+
+        Raises StoreUnavailableError if nothing was done, OutcomeUnknownError if nobody can tell,
+        SchemaError for missing tables; any other database error as it came.
+        """
+        outer = self._joined.get() if joins else None
+        if outer is not None:
+            with self.translated():
+                return work(outer)
+        return self._repeat(lambda: self._transaction(work, repeatable=repeatable))
+
+    def statement(self, work: Callable[[Connection], T]) -> T:
+        """Do `work`, one statement that commits itself and may be repeated."""
+
+        def once() -> T:
+            # The server commits each statement by itself; SQLite, which is told when, at the end.
+            with self._statements.begin() as connection:
+                return work(connection)
+
+        return self._repeat(once)
+
+    @contextmanager
+    def joined(self, connection: Connection) -> Iterator[None]:
+        """Let the `run` calls of this thread or task that join take part in `connection`'s transaction."""
+        token = self._joined.set(connection)
+        try:
+            yield
+        finally:
+            self._joined.reset(token)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """A transaction of its own that joining `run` calls take part in; not repeated."""
+        outer = self._joined.get()
+        if outer is not None:
+            yield outer
+            return
+        with self.translated(), self.engine.begin() as connection, self.joined(connection):
+            yield connection
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether this thread or task is inside `joined` or `transaction`."""
+        return self._joined.get() is not None
+
+    def announce(self, tx: Connection, topics: Collection[str]) -> None:
+        """Wake who waits for these topics when the transaction commits."""
+        if topics:
+            now = None if self.clock is None else self.now()
+            self.dialect.announce(tx, self.tables, self.channel, topics, now=now)
+
+    def ping(self) -> None:
+        """Touch the database. Raises StoreUnavailableError if it is away."""
+        self.statement(lambda connection: connection.execute(select(1)))
+
+    def dispose(self) -> None:
+        """Close every pooled connection."""
+        self.engine.dispose()
+
+    def abandon(self) -> None:
+        """Forget the parent's connections after a fork, without a word on the parent's sockets."""
+        self.engine.dispose(close=False)
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Raise database errors as ours, where we have a word for them."""
+        try:
+            yield
+        except (DBAPIError, PoolTimeout) as error:
+            raise self._translate(error) from error
+
+    def _transaction(self, work: Callable[[Connection], T], *, repeatable: bool) -> T:
+        committing = False
+        transaction_id = None
+        try:
+            with self.engine.connect() as connection, connection.begin():
+                answer = work(connection)
+                transaction_id = None if repeatable else self.dialect.transaction_id(connection)
+                committing = True
+            return answer
+        except DBAPIError as error:
+            if repeatable or not committing or self.dialect.classify(error) is not Trouble.UNAVAILABLE:
+                raise
+            if self._committed(transaction_id):
+                return answer
+            raise
+
+    def _committed(self, transaction_id: str | None) -> bool:
+        """What became of a transaction whose commit was not answered. Raises OutcomeUnknownError."""
+        known = None
+        if transaction_id is not None:
+            known = self._repeat(lambda: self._ask(transaction_id))
+        if known is None:
+            raise OutcomeUnknownError("the connection broke at the commit and the database cannot tell whether it took effect")
+        return known
+
+    def _ask(self, transaction_id: str) -> bool | None:
+        with self._statements.connect() as connection:
+            return self.dialect.committed(connection, transaction_id)
+
+    def _repeat(self, once: Callable[[], T]) -> T:
+        lost = False
+        for tries in range(1, TRANSACTION_TRIES + 1):
+            try:
+                return once()
+            except DBAPIError as error:
+                trouble = self.dialect.classify(error)
+                again = trouble is Trouble.RETRY or (trouble is Trouble.UNAVAILABLE and not lost)
+                if not again or tries == TRANSACTION_TRIES:
+                    raise self._translate(error) from error
+                lost = lost or trouble is Trouble.UNAVAILABLE
+                time.sleep(random.uniform(0, 0.01 * 2**tries))
+            except PoolTimeout as error:
+                raise self._translate(error) from error
+        raise AssertionError("unreachable")
+
+    def _translate(self, error: DBAPIError | PoolTimeout) -> Exception:
+        if isinstance(error, PoolTimeout):
+            return StoreUnavailableError(f"{self.options.safe_url}: no connection became free: raise pool_size, it is {self.options.pool_size}")
+        # Only the driver's own words: SQLAlchemy's text has the statement in it, and psycopg quotes a line.
+        said = str(error.orig).partition("\nLINE ")[0].strip()
+        trouble = self.dialect.classify(error)
+        if trouble in (Trouble.UNAVAILABLE, Trouble.RETRY):
+            return StoreUnavailableError(f"{self.options.safe_url}: {said}")
+        if trouble is Trouble.SCHEMA:
+            return SchemaError(f"{self.options.safe_url}: {said}: run `celery sqlqueue migrate`")
+        if trouble is Trouble.DENIED:
+            return ConfigurationError(f"{self.options.safe_url}: {said}: grant the role what docs/security.md lists")
+        return error
+
+
+def dialect_for(url: str) -> Dialect:
+    """The dialect of a URL. Imports nothing of the other databases."""
+    name = make_url(url).get_backend_name()
+    if name == "postgresql":
+        from .postgresql import PostgreSQL
+
+        return PostgreSQL()
+    if name == "sqlite":
+        from .sqlite import SQLite
+
+        return SQLite()
+    raise ConfigurationError(f"{name} is not supported yet: use sqlqueue+postgresql:// or sqlqueue+sqlite:///")

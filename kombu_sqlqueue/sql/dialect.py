@@ -1,0 +1,117 @@
+"""The questions that databases answer differently. One small class a database answers them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Connection, Engine, Executable
+    from sqlalchemy.exc import DBAPIError
+
+    from ..options import DatabaseOptions
+    from .schema import Tables
+
+__all__ = ["Capability", "Dialect", "Trouble", "Waker"]
+
+
+class Capability(enum.Enum):
+    """What a database can do; tests and stores ask for these, never for a database by name."""
+
+    SKIP_LOCKED = enum.auto()
+    LISTEN_NOTIFY = enum.auto()
+    UPDATE_RETURNING = enum.auto()
+    CONCURRENT_WRITERS = enum.auto()
+    LATE_COMMITS = enum.auto()
+    """A lower position may be committed after a higher one."""
+    COMMIT_STATUS = enum.auto()
+    """The database tells afterwards whether a transaction was committed."""
+
+
+class Trouble(enum.Enum):
+    """What a database error means for who met it."""
+
+    CONFLICT = enum.auto()
+    """A unique value exists: someone else won."""
+    RETRY = enum.auto()
+    """The whole transaction may be tried again at once."""
+    UNAVAILABLE = enum.auto()
+    """The database is away, full, read-only or refuses work just now."""
+    SCHEMA = enum.auto()
+    """A table or a column is missing."""
+    DENIED = enum.auto()
+    """The role lacks a right."""
+    OTHER = enum.auto()
+
+
+class Waker(Protocol):
+    """Blocks until the database says that something changed: a thread of its own calls it."""
+
+    def wait(self, timeout: float) -> Collection[str] | None:
+        """Wait up to `timeout` seconds. The topics announced, or None if anything may have changed.
+
+        An empty answer means that nothing was heard. Raises StoreUnavailableError if the
+        connection is gone; the next call makes a new one.
+        """
+
+    def interrupt(self) -> None:
+        """Make a `wait` in another thread return soon."""
+
+    def close(self) -> None: ...
+
+
+class Dialect(Protocol):
+    """A database, as the stores see it. The `Database` it serves is handed in at construction."""
+
+    name: str
+    capabilities: frozenset[Capability]
+    migrates_itself: bool
+    """Whether nobody has to be asked before its tables are altered: it is a file of our own."""
+
+    def create_engine(self, options: DatabaseOptions) -> Engine:
+        """An engine whose transactions are READ COMMITTED, or one writer at a time.
+
+        Raises ConfigurationError if the driver is missing; it names the extra to install.
+        """
+
+    def now(self) -> ColumnElement[int]:
+        """The database's time in microseconds, usable as an index condition."""
+
+    def classify(self, error: DBAPIError) -> Trouble: ...
+
+    def upsert(self, table: Any, values: Any, *, update: Any, where: Any = None) -> Executable:
+        """INSERT, or where the primary key exists UPDATE with `update` if `where` holds."""
+
+    def insert_missing(self, table: Any, values: Sequence[Any]) -> Executable:
+        """INSERT the rows whose primary key does not exist yet."""
+
+    def announce(
+        self,
+        tx: Connection,
+        tables: Tables,
+        channel: str,
+        topics: Collection[str],
+        *,
+        now: ColumnElement[int] | None = None,
+    ) -> None:
+        """Wake who waits for these topics when the transaction commits; nothing where nobody does.
+
+        `Database.announce` is the way in.
+        """
+
+    def waker(self, engine: Engine, channel: str) -> Waker | None:
+        """What to wait on, or None where polling is all there is."""
+
+    def transaction_id(self, tx: Connection) -> str | None:
+        """What `committed` wants to know the transaction by."""
+
+    def committed(self, tx: Connection, transaction_id: str) -> bool | None:
+        """Whether that transaction took effect, None if nobody can tell."""
+
+    def started_for(self) -> ColumnElement[int] | None:
+        """The database's start in microseconds, None if it has none to speak of."""
+
+    def migration_lock(self, tx: Connection, *, wait: timedelta) -> None:
+        """Hold others off until the transaction ends."""

@@ -1,0 +1,1 @@
+"""One module a change, numbered. A released one never changes again."""

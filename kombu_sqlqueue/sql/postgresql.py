@@ -1,0 +1,179 @@
+"""PostgreSQL's answers. Nothing here needs a session, so that a pooler in transaction mode may sit between."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, Executable, Text, event, func, literal, select
+from sqlalchemy.dialects import postgresql as pg
+from sqlalchemy.engine import URL, ExceptionContext, make_url
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from ..errors import ConfigurationError
+from ..topics import waited_as
+from .dialect import Capability, Trouble
+
+if TYPE_CHECKING:
+    from ..options import DatabaseOptions
+    from .listen import Listener
+    from .schema import Tables
+
+__all__ = ["PostgreSQL", "unnested"]
+
+#: How long to wait for a free connection of the pool, in seconds.
+POOL_TIMEOUT = 30.0
+#: What the URL may override: a server that is gone is noticed within a minute.
+CONNECT = {
+    "application_name": "sqlqueue",
+    "connect_timeout": "10",
+    "keepalives": "1",
+    "keepalives_idle": "20",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+}
+#: The key of the advisory lock that migrations take: "sqlqueue" as a number.
+MIGRATION_LOCK = int.from_bytes(b"sqlqueue"[:7], "big")
+
+#: SQLSTATEs and classes of them (two characters), the longer first.
+TROUBLES = {
+    "23505": Trouble.CONFLICT,
+    "40P01": Trouble.RETRY,
+    "40001": Trouble.RETRY,
+    "55P03": Trouble.RETRY,
+    "57P01": Trouble.UNAVAILABLE,
+    "57P02": Trouble.UNAVAILABLE,
+    "57P03": Trouble.UNAVAILABLE,
+    "25006": Trouble.UNAVAILABLE,
+    "42P01": Trouble.SCHEMA,
+    "42703": Trouble.SCHEMA,
+    "3F000": Trouble.SCHEMA,
+    "42501": Trouble.DENIED,
+    "08": Trouble.UNAVAILABLE,
+    "53": Trouble.UNAVAILABLE,
+}
+#: After these the connection is of no use: the server ends it, or it leads to a standby.
+USELESS_AFTER = frozenset({"57P01", "57P02", "57P03", "25006"})
+
+
+class PostgreSQL:
+    """PostgreSQL 12 or later, by psycopg 3."""
+
+    name = "postgresql"
+    capabilities = frozenset(Capability)
+    migrates_itself = False
+
+    def create_engine(self, options: DatabaseOptions) -> Engine:
+        try:
+            engine = sa.create_engine(
+                _url(options.url),
+                isolation_level="READ COMMITTED",
+                hide_parameters=True,
+                pool_size=options.pool_size,
+                max_overflow=0,
+                pool_timeout=POOL_TIMEOUT,
+                connect_args=_prepare_threshold(make_url(options.url)),
+            )
+        except ImportError as error:
+            raise ConfigurationError(
+                f"the PostgreSQL driver cannot be loaded ({error}): pip install 'kombu-sqlqueue[postgresql]'"
+            ) from error
+        event.listen(engine, "handle_error", _drop_useless)
+        return engine
+
+    def now(self) -> ColumnElement[int]:
+        # The bare call is evaluated for every row; only as a subquery can it be an index condition.
+        # now() would stand still while a transaction waits for locks.
+        return select(_microseconds(func.clock_timestamp())).scalar_subquery()
+
+    def classify(self, error: DBAPIError) -> Trouble:
+        state = getattr(error.orig, "sqlstate", None)
+        if state is None:
+            # The driver itself noticed: no connection, or it broke.
+            gone = isinstance(error, OperationalError) or error.connection_invalidated
+            return Trouble.UNAVAILABLE if gone else Trouble.OTHER
+        return TROUBLES.get(state) or TROUBLES.get(state[:2]) or Trouble.OTHER
+
+    def upsert(self, table: Any, values: Any, *, update: Any, where: Any = None) -> Executable:
+        statement = pg.insert(table).values(values)
+        return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=update, where=where)
+
+    def insert_missing(self, table: Any, values: Sequence[Any]) -> Executable:
+        return pg.insert(table).values(list(values)).on_conflict_do_nothing(index_elements=list(table.primary_key))
+
+    def announce(
+        self,
+        tx: Connection,
+        tables: Tables,
+        channel: str,
+        topics: Collection[str],
+        *,
+        now: ColumnElement[int] | None = None,
+    ) -> None:
+        # A notification takes a lock that all committers share: only where someone waits.
+        listed = sorted(set(topics))
+        announced = unnested("announced", topic=(Text, listed), waited_as=(Text, [waited_as(topic) for topic in listed]))
+        waiter = tables.waiter.c
+        waits = select(1).where(waiter.topic == announced.c.waited_as, waiter.expires_at > (self.now() if now is None else now))
+        tx.execute(select(func.count(func.pg_notify(channel, announced.c.topic))).where(waits.exists()))
+
+    def waker(self, engine: Engine, channel: str) -> Listener:
+        from .listen import Listener
+
+        _, parameters = engine.dialect.create_connect_args(engine.url)
+        return Listener({**parameters, "application_name": "sqlqueue listen"}, channel)
+
+    def transaction_id(self, tx: Connection) -> str | None:
+        return str(tx.scalar(select(func.txid_current())))
+
+    def committed(self, tx: Connection, transaction_id: str) -> bool | None:
+        status = tx.scalar(select(func.txid_status(literal(int(transaction_id), BigInteger))))
+        return {"committed": True, "aborted": False}.get(str(status))
+
+    def started_for(self) -> ColumnElement[int] | None:
+        return select(_microseconds(func.pg_postmaster_start_time())).scalar_subquery()
+
+    def migration_lock(self, tx: Connection, *, wait: timedelta) -> None:
+        milliseconds = str(wait // timedelta(milliseconds=1))
+        tx.execute(select(func.set_config("lock_timeout", milliseconds, True)))
+        tx.execute(select(func.pg_advisory_xact_lock(literal(MIGRATION_LOCK, BigInteger))))
+
+
+def unnested(name: str, **columns: tuple[type[Any], Sequence[Any]]) -> sa.TableValuedAlias:
+    """A table made of lists, one a column, each with the type of its values: one text however many rows."""
+    arrays = [literal(list(values), pg.ARRAY(kind)) for kind, values in columns.values()]
+    return func.unnest(*arrays).table_valued(*columns, name=name).render_derived()
+
+
+def _microseconds(instant: ColumnElement[Any]) -> ColumnElement[int]:
+    return sa.cast(sa.extract("epoch", instant) * 1_000_000, BigInteger)
+
+
+def _url(text: str) -> URL:
+    """The URL with our defaults for what it does not say itself."""
+    url = make_url(text)
+    query = {name: value for name, value in url.query.items() if name != "prepare_threshold"}
+    defaults = dict(CONNECT)
+    if isinstance(query.get("host"), tuple):
+        # One of several servers takes writes; the others are its standbys.
+        defaults["target_session_attrs"] = "read-write"
+    return url.set(query={**defaults, **query})
+
+
+def _prepare_threshold(url: URL) -> Mapping[str, int | None]:
+    """After how many executions a statement is prepared: psycopg takes no text for it."""
+    given = url.query.get("prepare_threshold")
+    if given is None:
+        return {}
+    if given == "none":
+        return {"prepare_threshold": None}
+    if isinstance(given, str) and given.isdecimal():
+        return {"prepare_threshold": int(given)}
+    raise ConfigurationError(f"prepare_threshold in the URL is {given!r}, but must be a whole number or 'none'")
+
+
+def _drop_useless(context: ExceptionContext) -> None:
+    if getattr(context.original_exception, "sqlstate", None) in USELESS_AFTER:
+        context.is_disconnect = True

@@ -1,0 +1,226 @@
+"""SQLite's answers: one writer at a time, who takes the write lock before it reads."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, Executable, event, literal
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import QueuePool
+
+from ..errors import ConfigurationError, StoreUnavailableError
+from .dialect import Capability, Trouble
+from .watch import File, Memory, Watcher
+
+if TYPE_CHECKING:
+    from ..options import DatabaseOptions
+    from .schema import Tables
+
+__all__ = ["SQLite"]
+
+#: How long, in seconds, to try to become the writer, and the pause between two tries.
+LOCK_TIMEOUT = 30.0
+LOCK_PAUSE = (0.001, 0.010)
+
+#: SQLite's result codes, the extended ones first.
+TROUBLES = {
+    sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: Trouble.CONFLICT,
+    sqlite3.SQLITE_CONSTRAINT_UNIQUE: Trouble.CONFLICT,
+    sqlite3.SQLITE_CONSTRAINT_ROWID: Trouble.CONFLICT,
+    sqlite3.SQLITE_BUSY: Trouble.RETRY,
+    sqlite3.SQLITE_LOCKED: Trouble.RETRY,
+    sqlite3.SQLITE_FULL: Trouble.UNAVAILABLE,
+    sqlite3.SQLITE_IOERR: Trouble.UNAVAILABLE,
+    sqlite3.SQLITE_READONLY: Trouble.UNAVAILABLE,
+    sqlite3.SQLITE_CANTOPEN: Trouble.UNAVAILABLE,
+}
+#: An extended code has the plain one in its lowest byte.
+PLAIN = 0xFF
+#: SQLite has one code for all that is wrong with a statement.
+SCHEMA_WORDS = ("no such table", "no such column", "has no column named")
+
+
+class SQLite:
+    """SQLite 3.35 or later: a file, or one connection that a single process shares (``sqlite://``)."""
+
+    name = "sqlite"
+    capabilities = frozenset({Capability.UPDATE_RETURNING, Capability.COMMIT_STATUS})
+    migrates_itself = True
+
+    def __init__(self) -> None:
+        self._latest: _Connection | None = None
+
+    def create_engine(self, options: DatabaseOptions) -> Engine:
+        url = _absolute(make_url(options.url))
+        engine = sa.create_engine(
+            url,
+            # The driver begins no transaction: _Connection does, and takes the write lock first.
+            isolation_level="AUTOCOMMIT",
+            hide_parameters=True,
+            poolclass=QueuePool,
+            pool_size=options.pool_size if url.database else 1,
+            max_overflow=0,
+            pool_timeout=LOCK_TIMEOUT,
+            connect_args={"timeout": 0, "check_same_thread": False, "factory": _factory(options.safe_url)},
+        )
+        event.listen(engine, "connect", self._connected)
+        event.listen(engine, "begin", _begin)
+        event.listen(engine, "before_cursor_execute", _begin_to_write)
+        return engine
+
+    def _connected(self, connection: _Connection, record: object) -> None:
+        connection.prepare()
+        self._latest = connection
+
+    def now(self) -> ColumnElement[int]:
+        # The database's clock is this machine's.
+        return literal(time.time_ns() // 1000, BigInteger)
+
+    def classify(self, error: DBAPIError) -> Trouble:
+        code = getattr(error.orig, "sqlite_errorcode", None)
+        if code is None:
+            return Trouble.OTHER
+        if code == sqlite3.SQLITE_ERROR and any(words in str(error.orig) for words in SCHEMA_WORDS):
+            return Trouble.SCHEMA
+        return TROUBLES.get(code) or TROUBLES.get(code & PLAIN) or Trouble.OTHER
+
+    def upsert(self, table: Any, values: Any, *, update: Any, where: Any = None) -> Executable:
+        statement = sqlite.insert(table).values(values)
+        return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=update, where=where)
+
+    def insert_missing(self, table: Any, values: Sequence[Any]) -> Executable:
+        return sqlite.insert(table).values(list(values)).on_conflict_do_nothing(index_elements=list(table.primary_key))
+
+    def announce(
+        self,
+        tx: Connection,
+        tables: Tables,
+        channel: str,
+        topics: Collection[str],
+        *,
+        now: ColumnElement[int] | None = None,
+    ) -> None:
+        """Nothing to do: who waits watches the file."""
+
+    def waker(self, engine: Engine, channel: str) -> Watcher:
+        path = engine.url.database
+        return Watcher(lambda: Memory(lambda: self._latest) if path is None else File(path))
+
+    def transaction_id(self, tx: Connection) -> str | None:
+        return "the local one"
+
+    def committed(self, tx: Connection, transaction_id: str) -> bool | None:
+        # A commit that fails here is rolled back: there is no line that could break in between.
+        return False
+
+    def started_for(self) -> ColumnElement[int] | None:
+        return None
+
+    def migration_lock(self, tx: Connection, *, wait: timedelta) -> None:
+        """Nothing to do: a transaction has the file to itself."""
+
+
+class _Connection(sqlite3.Connection):
+    """A connection whose transactions hold the write lock from their first moment."""
+
+    #: The threads of a process queue here; SQLite's own lock has no queue.
+    writing: threading.Lock
+    safe_url: str
+
+    def prepare(self) -> None:
+        """Let readers and the writer get on with each other, and make commits durable."""
+        self._persist("PRAGMA journal_mode=WAL")
+        self.execute("PRAGMA synchronous=FULL")
+
+    def begin(self) -> None:
+        """Become the writer. Raises StoreUnavailableError if others do not let us."""
+        if not self.writing.acquire(timeout=LOCK_TIMEOUT):
+            raise self._locked()
+        try:
+            self._persist("BEGIN IMMEDIATE")
+        except BaseException:
+            self.writing.release()
+            raise
+
+    def commit(self) -> None:
+        began = self.in_transaction
+        super().commit()
+        if began:
+            self.writing.release()
+
+    def rollback(self) -> None:
+        began = self.in_transaction
+        super().rollback()
+        if began:
+            self.writing.release()
+
+    def close(self) -> None:
+        began = self.in_transaction
+        super().close()
+        if began:
+            self.writing.release()
+
+    def _persist(self, statement: str) -> None:
+        """Execute it, again and again while someone else has the file locked."""
+        until = time.monotonic() + LOCK_TIMEOUT
+        while True:
+            try:
+                self.execute(statement)
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & PLAIN != sqlite3.SQLITE_BUSY:
+                    raise
+                if time.monotonic() > until:
+                    raise self._locked() from error
+            # Nobody queues for this lock: tries at random moments share it least unfairly.
+            time.sleep(random.uniform(*LOCK_PAUSE))
+
+    def _locked(self) -> StoreUnavailableError:
+        return StoreUnavailableError(f"{self.safe_url}: database is locked: another writer kept it for {LOCK_TIMEOUT:.0f} s")
+
+
+def _factory(safe_url: str) -> type[_Connection]:
+    """The connections of one engine, which share a lock."""
+    return type("_EngineConnection", (_Connection,), {"writing": threading.Lock(), "safe_url": safe_url})
+
+
+def _absolute(url: URL) -> URL:
+    """The URL with the file's whole path, so that a change of directory does not matter."""
+    if not url.database or url.database == ":memory:":
+        return url.set(database=None)
+    path = Path(url.database).absolute()
+    if not path.parent.is_dir():
+        raise ConfigurationError(f"the directory {path.parent} of the database {path.name} does not exist: create it first")
+    return url.set(database=str(path))
+
+
+def _begin(connection: Connection) -> None:
+    if not _commits_itself(connection):
+        _driver(connection).begin()
+
+
+def _begin_to_write(connection: Connection, cursor: Any, statement: str, *rest: object) -> None:
+    """A single statement that only reads needs no transaction; any other needs the write lock, too."""
+    driver = _driver(connection)
+    if not driver.in_transaction and not statement.lstrip().upper().startswith(("SELECT", "PRAGMA", "EXPLAIN")):
+        driver.begin()
+
+
+def _commits_itself(connection: Connection) -> bool:
+    return connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
+
+
+def _driver(connection: Connection) -> _Connection:
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, _Connection)
+    return driver

@@ -1,0 +1,121 @@
+"""The contract of the stores. What a docstring says here, the conformance suite proves.
+
+Time is the database's. Callers pass durations, never deadlines, save for the due time of a
+message, which is an instant by nature. Each method is one transaction of its own, unless the
+store was obtained by `within`: then it takes part in the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+from typing import Protocol
+
+from .messages import DeadMessage, Delivery, Lease, NewMessage, Outcome, QueueCounts, Reclaimed, Reason
+
+__all__ = ["MessageStore"]
+
+
+class MessageStore(Protocol):
+    """Messages as leased rows.
+
+    A lease is held by a *lessee*, usually a process, and is good while the lessee renews itself.
+    A lessee that stays silent for its whole lease may be taken for dead by anyone (`reclaim`).
+    """
+
+    # -- publishing -----------------------------------------------------------------------
+
+    def publish(self, messages: Sequence[NewMessage], *, replaces: Lease | None = None) -> bool:
+        """Store all of `messages`, durably, or none.
+
+        With `replaces` the message of that lease is deleted in the same transaction. If a later
+        delivery of it exists nothing is stored and the answer is False: whoever holds that one
+        decides. A message that is gone altogether is nothing to replace.
+
+        Raises StoreUnavailableError if nothing was stored, OutcomeUnknownError if that cannot be
+        known.
+        """
+
+    # -- lessees --------------------------------------------------------------------------
+
+    def enrol(self, name: str, *, lease_for: timedelta) -> int:
+        """A new lessee called `name`, good for `lease_for`; the answer is its number."""
+
+    def renew(self, lessee: int) -> bool:
+        """Make the lessee good for its `lease_for` from now; False if it has been taken for dead."""
+
+    def resign(self, lessee: int) -> None:
+        """The lessee is leaving. What it still holds is lost at once, as if its lease had ended."""
+
+    def reclaim(self, *, max_reclaims: int, limit: int) -> Reclaimed:
+        """Take back up to `limit` messages of lessees whose lease has ended.
+
+        A started message dies (`WORKER_LOST`): its author asked for at most once. Any other costs
+        a reclaim; past `max_reclaims` it dies, else it is ready again. A lessee that loses its
+        messages is taken for dead from then on. A database that was down for a while gives every
+        lessee a whole lease, counted from its start, to come back.
+        """
+
+    def next_expiry(self) -> timedelta | None:
+        """How long until the first lessee's lease ends (zero if one has), None if there is none."""
+
+    # -- deliveries -----------------------------------------------------------------------
+
+    def claim(self, queues: Sequence[str], *, limit: int, lessee: int) -> list[Delivery]:
+        """Lease up to `limit` ready messages of `queues` to the lessee.
+
+        Within a queue the higher priority comes first, then first in first out. Queues share the
+        claim and take turns at its head: none starves. No message goes to two holders. An expired
+        message is deleted instead of being delivered. An empty answer means that nothing is ready.
+        """
+
+    def ack(self, leases: Collection[Lease]) -> set[Lease]:
+        """Forget the messages of these leases; the answer tells which leases were still good."""
+
+    def start(self, leases: Collection[Lease]) -> set[Lease]:
+        """Mark as started: never delivered again, yet leased until acked. Returns those still good."""
+
+    def release(self, leases: Collection[Lease]) -> set[Lease]:
+        """Give back unharmed: ready at once, and nothing is counted. Returns those still good.
+
+        Released messages come before those that never left. A started message is not given back.
+        """
+
+    def nack(self, lease: Lease, *, max_reclaims: int) -> Outcome:
+        """Put back after a failed delivery: ready at once, or dead past `max_reclaims`."""
+
+    def bury(self, lease: Lease, reason: Reason) -> bool:
+        """Set aside as dead, to be seen and redriven by an operator. False if the lease is lost."""
+
+    def release_strays(self, lessee: int, held: Collection[Lease]) -> int:
+        """Release what the lessee holds without knowing: a claim whose answer never arrived."""
+
+    # -- time -----------------------------------------------------------------------------
+
+    def promote(self, *, limit: int) -> int:
+        """Make up to `limit` delayed messages that are due ready; the answer is how many."""
+
+    def next_due(self) -> timedelta | None:
+        """How long until the first delayed message is due (zero if one is), None if none waits."""
+
+    def expire(self, *, limit: int) -> int:
+        """Delete up to `limit` expired messages that nobody holds; the answer is how many."""
+
+    # -- dead messages --------------------------------------------------------------------
+
+    def claim_reports(self, *, limit: int, lease_for: timedelta) -> list[DeadMessage]:
+        """Dead tasks whose failure nobody has recorded yet. They are asked for again after `lease_for`."""
+
+    def reported(self, ids: Collection[int]) -> None:
+        """The failures of these dead messages are recorded; never ask again."""
+
+    def redrive(self, ids: Collection[int]) -> int:
+        """Make dead messages ready again, their reclaims forgotten; the answer is how many."""
+
+    # -- operating ------------------------------------------------------------------------
+
+    def purge(self, queue: str) -> int:
+        """Delete what waits in the queue, delayed or ready, not what is leased; returns how many."""
+
+    def counts(self, queues: Collection[str] | None = None) -> list[QueueCounts]:
+        """How many messages are where, for each queue that has any, in order of name."""

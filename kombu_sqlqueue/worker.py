@@ -1,0 +1,127 @@
+"""What a Celery worker needs beyond a transport, added to it without a line of the user's code.
+
+Celery tells a transport that a message is acked, not whether its task is still to run: this step
+watches the pool to know. It also records the failure of tasks that died with their worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from celery import bootsteps
+from celery.worker import state
+
+from .channel import Channel
+from .messages import Lease
+from .options import hide_password
+from .reporting import Reporter
+
+__all__ = ["SQLQueueStep"]
+
+
+class SQLQueueStep(bootsteps.StartStopStep):
+    """Ties the worker's pool to the leases of its messages."""
+
+    requires = ("celery.worker.consumer.connection:Connection",)
+
+    def __init__(self, consumer: Any, **kwargs: Any) -> None:
+        super().__init__(consumer, **kwargs)
+        #: Tag and channel of each message whose task the pool has.
+        self._in_pool: dict[str, Any] = {}
+        self._reporter: Reporter | None = None
+        watch_pool(consumer.pool, self._on_handed, self._on_ended)
+
+    def start(self, consumer: Any) -> None:
+        """Called at each connection: the keeper outlives it, the connection's face does not."""
+        connection = consumer.connection
+        keeper = connection.transport.keeper
+        keeper.running = self._running
+        if self._reporter is None:
+            self._reporter = Reporter(consumer.app, connection.transport.process.messages)
+            self._reporter.start()
+        keeper.on_dead = self._reporter.wake
+        # `inspect stats` and Flower print what info() returns.
+        told = {name: _without_password(value) for name, value in connection.info().items()}
+        connection.info = lambda: dict(told)
+
+    def close(self, consumer: Any) -> None:
+        """The worker is stopping: others may have at once what our pool will not run."""
+        if consumer.connection is not None:
+            for channel in list(consumer.connection.transport.channels):
+                channel.release_all_but(self._in_pool)
+
+    def shutdown(self, consumer: Any) -> None:
+        if self._reporter is not None:
+            self._reporter.stop()
+            self._reporter = None
+
+    def _running(self) -> set[Lease]:
+        running = {request.message.delivery_tag for request in state.active_requests}
+        for tag in set(self._in_pool) - running:
+            self._in_pool.pop(tag, None)  # the pool dropped it when the connection was lost
+        return {lease for tag in running if (lease := Lease.parse(tag)) is not None}
+
+    def _on_handed(self, request: Any) -> None:
+        message = request.message
+        channel = message.channel
+        self._in_pool[message.delivery_tag] = channel
+        if not request.task.acks_late and channel.tracks_started:
+            channel.begin(message.delivery_tag)
+
+    def _on_ended(self, request: Any) -> None:
+        message = request.message
+        self._in_pool.pop(message.delivery_tag, None)
+        message.channel.end(message.delivery_tag)
+
+
+def watch_pool(pool: Any, on_handed: Callable[[Any], None], on_ended: Callable[[Any], None]) -> None:
+    """Call `on_handed` with each request the pool gets, and `on_ended` when its task is over.
+
+    However a task ends, its pool calls one of the request's own callbacks.
+    """
+    apply_async = pool.apply_async
+
+    def watched(target: Any, *args: Any, callback: Any = None, **options: Any) -> Any:
+        request = getattr(callback, "__self__", None)
+        if not _is_ours(request):
+            return apply_async(target, *args, callback=callback, **options)
+
+        def ending(notify: Callable[..., Any]) -> Callable[..., Any]:
+            def notify_and_end(*a: Any, **k: Any) -> Any:
+                try:
+                    return notify(*a, **k)
+                finally:
+                    on_ended(request)
+
+            return notify_and_end
+
+        def timed_out(soft: bool, timeout: float) -> Any:
+            notify = options_timeout if soft else ending(options_timeout)
+            return notify(soft, timeout)
+
+        options_timeout = options.pop("timeout_callback", None)
+        options_error = options.pop("error_callback", None)
+        on_handed(request)
+        return apply_async(
+            target,
+            *args,
+            callback=ending(callback),
+            error_callback=ending(options_error),
+            timeout_callback=timed_out,
+            **options,
+        )
+
+    pool.apply_async = watched
+
+
+def _is_ours(request: Any) -> bool:
+    return isinstance(getattr(getattr(request, "message", None), "channel", None), Channel)
+
+
+def _without_password(value: Any) -> Any:
+    if isinstance(value, str):
+        return hide_password(value)
+    if isinstance(value, list | tuple):
+        return [_without_password(each) for each in value]
+    return value

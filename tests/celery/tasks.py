@@ -1,0 +1,118 @@
+"""The app under test: an ordinary Celery app whose settings come from the environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from celery import Celery, Task
+from celery.exceptions import Reject
+
+app = Celery("tests", broker=os.environ["TEST_BROKER_URL"], backend=os.environ.get("TEST_RESULT_BACKEND"))
+app.conf.update(
+    broker_connection_retry_on_startup=True,
+    worker_cancel_long_running_tasks_on_connection_loss=False,
+    **json.loads(os.environ.get("TEST_CONF", "{}")),
+)
+
+MARKS = Path(os.environ["TEST_MARKS"])
+
+
+def mark(text: str) -> None:
+    """Record that something ran, in a way that depends on no broker."""
+    with MARKS.open("a") as file:
+        file.write(f"{time.time():.3f} {os.getpid()} {text}\n")
+
+
+@app.task
+def add(x, y):
+    return x + y
+
+
+@app.task
+def total(numbers):
+    return sum(numbers)
+
+
+@app.task
+def record(text):
+    mark(text)
+
+
+@app.task
+def echo(value):
+    return value
+
+
+@app.task
+def fail(text="failed on purpose"):
+    raise ValueError(text)
+
+
+@app.task
+def sleep_early(text, seconds):
+    mark(f"begin {text}")
+    time.sleep(seconds)
+    mark(f"end {text}")
+    return text
+
+
+@app.task(acks_late=True)
+def sleep_late(text, seconds):
+    mark(f"begin {text}")
+    time.sleep(seconds)
+    mark(f"end {text}")
+    return text
+
+
+@app.task(bind=True, max_retries=3)
+def flaky(self: Task, text, failures):
+    mark(f"try {text}")
+    if self.request.retries < failures:
+        raise self.retry(countdown=0.2)
+    return self.request.retries
+
+
+@app.task(acks_late=True, reject_on_worker_lost=True)
+def poison():
+    mark("poison")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(acks_late=True)
+def kill_own_process():
+    mark("killed child")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(bind=True, acks_late=True)
+def reject(self: Task, requeue):
+    mark("reject")
+    raise Reject("on purpose", requeue=requeue)
+
+
+@app.task(bind=True)
+def request_facts(self: Task):
+    request = self.request
+    return {
+        "id": request.id,
+        "delivery_info": request.delivery_info,
+        "headers": request.headers,
+        "priority": request.properties.get("priority"),
+        "correlation_id": request.correlation_id,
+        "stack": sys.getrecursionlimit(),
+    }
+
+
+@app.task
+def busy_in_c(seconds):
+    """Blocks the thread in code that releases the interpreter, as most C code does."""
+    mark("begin busy")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(min(0.5, max(0.0, end - time.monotonic())))
+    mark("end busy")

@@ -1,0 +1,149 @@
+"""Real workers in real processes, and what became of their tasks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, Signature
+from celery.result import AsyncResult
+
+from kombu_sqlqueue.messages import QueueCounts
+from kombu_sqlqueue.options import DatabaseOptions
+from kombu_sqlqueue.process import process_for
+
+__all__ = ["Site", "Worker", "eventually"]
+
+ROOT = Path(__file__).parents[2]
+
+
+def eventually(condition: Callable[[], Any], timeout: float = 20.0) -> Any:
+    """Wait until `condition` gives something true and return it; fail after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"{condition} did not hold within {timeout} s"
+        time.sleep(0.05)
+
+
+class Worker:
+    """A `celery worker` process in a process group of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.log = log
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait_ready(self) -> Worker:
+        eventually(lambda: " ready." in self.text or self.process.poll() is not None, 30)
+        assert self.process.poll() is None, self.text
+        return self
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def signal_group(self, number: int) -> None:
+        os.killpg(self.process.pid, number)
+
+    def kill(self) -> None:
+        """kill -9 of the worker and all its children."""
+        try:
+            self.signal_group(signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+    def stop(self, timeout: float = 20.0) -> int:
+        """Warm shutdown."""
+        self.signal(signal.SIGTERM)
+        return self.process.wait(timeout)
+
+
+class Site:
+    """One broker with its workers: what a deployment is."""
+
+    def __init__(
+        self, database: DatabaseOptions, directory: Path, *, options: dict[str, Any] | None = None, **conf: Any
+    ) -> None:
+        url = f"sqlqueue+{database.url}"
+        self.database = database
+        self.marks_file = directory / "marks"
+        self.directory = directory
+        self.workers: list[Worker] = []
+        settings = {"broker_transport_options": {"schema": database.schema, "lease_for": 3, **(options or {})}, **conf}
+        #: The same app as the workers', to send from here.
+        self.app = Celery("tests", broker=url, backend=url, set_as_current=False)
+        self.app.conf.update(settings)
+        self.environment = {
+            **os.environ,
+            "TEST_BROKER_URL": url,
+            "TEST_RESULT_BACKEND": url,
+            "TEST_CONF": json.dumps(settings),
+            "TEST_MARKS": str(self.marks_file),
+            "C_FORCE_ROOT": "1",
+            "PYTHONPATH": str(ROOT),
+        }
+
+    def task(self, name: str, *args: Any, **options: Any) -> Signature:
+        """A signature of the task `name` of the app under test."""
+        return self.app.signature(f"tests.celery.tasks.{name}", args, options=options)
+
+    def send(self, name: str, *args: Any, **options: Any) -> AsyncResult:
+        """Send the task `name` of the app under test."""
+        return self.task(name, *args).apply_async(**options)
+
+    def worker(self, *arguments: str, name: str | None = None, wait: bool = True) -> Worker:
+        name = name or f"w{len(self.workers) + 1}"
+        log = self.directory / f"{name}.log"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "celery", "-A", "tests.celery.tasks", "worker", "-l", "INFO", "-n", f"{name}@test"]
+            + (list(arguments) if any(a.startswith("-c") for a in arguments) else ["-c1", *arguments]),
+            stdout=log.open("ab"),
+            stderr=subprocess.STDOUT,
+            env=self.environment,
+            cwd=self.directory,
+            start_new_session=True,
+        )
+        worker = Worker(process, log)
+        self.workers.append(worker)
+        return worker.wait_ready() if wait else worker
+
+    def marks(self, text: str | None = None) -> list[str]:
+        """What tasks recorded, in order."""
+        try:
+            lines = self.marks_file.read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        texts = [line.split(" ", 2)[2] for line in lines]
+        return [each for each in texts if text is None or each == text]
+
+    def times(self, text: str) -> list[float]:
+        """When a mark was recorded, seconds since 1970."""
+        lines = self.marks_file.read_text().splitlines() if self.marks_file.exists() else []
+        return [float(line.split(" ", 2)[0]) for line in lines if line.split(" ", 2)[2] == text]
+
+    def counts(self, queue: str = "celery") -> QueueCounts:
+        """How many messages of the queue are where."""
+        return next(iter(process_for(self.database).messages.counts([queue])), QueueCounts(queue))
+
+    def waiting(self, queue: str = "celery") -> int:
+        """How many messages of the queue are not done with."""
+        counts = self.counts(queue)
+        return counts.ready + counts.delayed + counts.leased + counts.started
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.kill()
+        self.app.close()

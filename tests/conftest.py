@@ -1,0 +1,80 @@
+"""Fixtures for every test: a clock that stands still, and each database in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from kombu_sqlqueue.clock import FakeClock
+from kombu_sqlqueue.options import DatabaseOptions
+from kombu_sqlqueue.sql.database import Database
+
+from .databases import DATABASES, wipe
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--database", action="append", choices=list(DATABASES), help="run on this database only; repeatable")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "requires(capability): run only on databases that can do this")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "database_name" in metafunc.fixturenames:
+        names = metafunc.config.getoption("--database") or list(DATABASES)
+        metafunc.parametrize("database_name", names, scope="session")
+
+
+@pytest.fixture(scope="session")
+def databases() -> Iterator[dict[str, DatabaseOptions]]:
+    """The databases opened so far: each is made once a session, when a test first asks for it."""
+    with ExitStack() as stack:
+        yield _Opened(stack)
+
+
+class _Opened(dict[str, DatabaseOptions]):
+    def __init__(self, stack: ExitStack) -> None:
+        super().__init__()
+        self._stack = stack
+
+    def __missing__(self, name: str) -> DatabaseOptions:
+        self[name] = options = self._stack.enter_context(DATABASES[name]())
+        return options
+
+
+@pytest.fixture
+def database_options(databases: dict[str, DatabaseOptions], database_name: str) -> DatabaseOptions:
+    """Where the tables are: for tests that open a `Database` themselves, perhaps in another process."""
+    return databases[database_name]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """What the database of the test takes for the time."""
+    return FakeClock()
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest, database_options: DatabaseOptions, clock: FakeClock) -> Iterator[Database]:
+    """Each database in turn, its tables as the migrations made them."""
+    database = Database(database_options, clock=clock)
+    for marker in request.node.iter_markers("requires"):
+        for capability in marker.args:
+            if capability not in database.dialect.capabilities:
+                pytest.skip(f"{database.dialect.name} cannot do {capability.name}")
+    try:
+        yield database
+        assert database.engine.pool.checkedout() == 0, "a connection was not given back"
+        wipe(database)
+    finally:
+        database.dispose()
+
+
+@pytest.fixture
+def store(database: Database):
+    from kombu_sqlqueue.sql.messages import SQLMessageStore
+
+    return SQLMessageStore(database)
