@@ -13,6 +13,7 @@ from collections.abc import Callable, Container
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
+from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
@@ -266,20 +267,20 @@ class Channel(virtual.Channel):
         arguments: dict[str, Any] | None = None,
         nowait: bool = False,
         **kwargs: Any,
-    ) -> virtual.queue_declare_ok_t:
+    ) -> queue_declare_ok_t:
         """Declare the queue; `passive` tells how much is in it instead, or raises kombu's ChannelError."""
         name = queue or f"amq.gen-{uuid()}"
         if passive:
             if self._process.routing.queue(name) is None:
                 raise _not_found(f"no queue {name!r}", "Channel.queue_declare")
-            return virtual.queue_declare_ok_t(name, self._size(name), self._process.routing.consumers(name))
+            return queue_declare_ok_t(name, self._size(name), self._process.routing.consumers(name))
         parsed = QueueArguments.parse(arguments or {})
         if parsed.unsupported:
             logger.warning("queue %r: sqlqueue does not support %s", name, ", ".join(parsed.unsupported))
         if self._process.routing.declare_queue(Queue(name, durable, exclusive, auto_delete, parsed)):
             self._process.routes.forget()
         # Counting costs more the fuller the queue is, and nobody who declares wants to know.
-        return virtual.queue_declare_ok_t(name, 0, 0)
+        return queue_declare_ok_t(name, 0, 0)
 
     def prepare_queue_arguments(self, arguments: dict[str, Any] | None, **kwargs: Any) -> dict[str, Any]:
         return to_rabbitmq_queue_arguments(arguments or {}, **kwargs)

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from .errors import ConfigurationError, SchemaError, SQLQueueError
+from .errors import ConfigurationError, SQLQueueError
 from .messages import DeadMessage, QueueCounts
 from .options import DatabaseOptions
 from .sql import migrate as migrations
@@ -94,7 +94,9 @@ def _databases(app: Any) -> list[Database]:
     found = [_broker_options(app), _backend_options(app)]
     databases = [Database(options) for options in dict.fromkeys(found) if options is not None]
     if not databases:
-        raise ConfigurationError("neither the broker nor the result backend is a sqlqueue one: give -A YOUR_APP or --broker URL")
+        raise ConfigurationError(
+            "neither the broker nor the result backend is a sqlqueue one: give -A YOUR_APP or --broker URL"
+        )
     return databases
 
 
@@ -103,9 +105,7 @@ def _broker(app: Any) -> Database:
     if options is None:
         raise ConfigurationError("the broker is not a sqlqueue one: give -A YOUR_APP or --broker URL")
     database = Database(options)
-    standing = migrations.check(database)
-    if not standing.usable:
-        raise SchemaError(f"{options.safe_url}: {standing}")
+    migrations.require(database)
     return database
 
 

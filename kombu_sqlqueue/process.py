@@ -14,6 +14,7 @@ from .keeper import Chore, LeaseKeeper
 from .notifier import Notifier
 from .options import DatabaseOptions, Options
 from .route_cache import RouteCache
+from .sql.chords import SQLChordStore
 from .sql.database import Database
 from .sql.messages import SQLMessageStore
 from .sql.migrate import ensure
@@ -66,6 +67,10 @@ class Process:
     @cached_property
     def results(self) -> SQLResultStore:
         return SQLResultStore(self.database)
+
+    @cached_property
+    def chords(self) -> SQLChordStore:
+        return SQLChordStore(self.database)
 
     @cached_property
     def notifier(self) -> Notifier:

@@ -37,6 +37,8 @@ MILLISECOND = timedelta(milliseconds=1)
 
 #: They tell RabbitMQ how to store a queue, which is no matter here.
 _STORAGE = frozenset({"x-queue-type", "x-queue-mode", "x-queue-version", "x-queue-master-locator", "x-ha-policy"})
+#: Understood and kept, but nobody acts upon them.
+_WITHOUT_EFFECT = frozenset({"x-max-length", "x-dead-letter-exchange", "x-dead-letter-routing-key"})
 
 
 class Kind(enum.StrEnum):
@@ -107,7 +109,8 @@ class QueueArguments:
     @property
     def unsupported(self) -> tuple[str, ...]:
         """The names of the arguments that have no effect here, though their author expects one."""
-        return tuple(name for name, _ in self.others if name not in _STORAGE)
+        ignored = {name for name, _ in self.others if name not in _STORAGE} | (_WITHOUT_EFFECT & self.given().keys())
+        return tuple(sorted(ignored))
 
     def lifetime(self, of_message: timedelta | None) -> timedelta | None:
         """How long a message may wait in the queue: the shorter of its own time and the queue's."""

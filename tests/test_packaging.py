@@ -28,7 +28,15 @@ def run(tmp_path: Path):
     """Runs a command where nothing of the project is importable but by being installed."""
 
     def run(*command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, *command], cwd=tmp_path, env=environment(), text=True, capture_output=True, timeout=60)
+        return subprocess.run(
+            [sys.executable, *command],
+            cwd=tmp_path,
+            env=environment(),
+            check=False,
+            text=True,
+            capture_output=True,
+            timeout=60,
+        )
 
     return run
 
@@ -61,7 +69,18 @@ def test_the_wheel_holds_the_migrations_and_the_types(tmp_path: Path):
     shutil.copytree(ROOT / "kombu_sqlqueue", source / "kombu_sqlqueue", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(tmp_path), str(source)]
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "-q",
+        "-w",
+        str(tmp_path),
+        str(source),
+    ]
     subprocess.run(build, check=True)
 
     (wheel,) = tmp_path.glob("*.whl")

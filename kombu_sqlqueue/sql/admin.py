@@ -6,6 +6,7 @@ from sqlalchemy import func, select
 
 from ..messages import DeadMessage
 from .database import Database
+from .dead import as_dead_message
 
 __all__ = ["SQLAdmin"]
 
@@ -22,14 +23,18 @@ class SQLAdmin:
         m = self._tables.message.c
         age = (self._database.now() - func.min(m.published_at)) / 1_000_000.0
         ready = select(m.queue, age).where(m.position.is_not(None)).group_by(m.queue)
-        return {queue: float(seconds) for queue, seconds in self._database.run(lambda tx: tx.execute(ready).all())}
+        return {queue: float(seconds) for queue, seconds in self._database.statement(lambda tx: tx.execute(ready).all())}
 
     def dead(self, *, queue: str | None = None, limit: int) -> list[DeadMessage]:
         """The latest dead messages, of one queue or of all."""
-        raise NotImplementedError
+        d = self._tables.dead
+        latest = select(d).order_by(d.c.died_at.desc(), d.c.id.desc()).limit(limit)
+        if queue is not None:
+            latest = latest.where(d.c.queue == queue)
+        return [as_dead_message(row) for row in self._database.statement(lambda tx: tx.execute(latest).all())]
 
     def dead_ids(self, queue: str, *, limit: int) -> list[int]:
         """Dead messages of the queue, those that died first."""
         d = self._tables.dead.c
         first = select(d.id).where(d.queue == queue).order_by(d.died_at).limit(limit)
-        return list(self._database.run(lambda tx: tx.scalars(first).all()))
+        return list(self._database.statement(lambda tx: tx.scalars(first).all()))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, literal, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -51,10 +51,14 @@ class Database:
         return f"sqlqueue_{hashlib.sha256(of.encode()).hexdigest()[:16]}"
 
     def now(self) -> ColumnElement[int]:
-        """The time, as the database sees it."""
+        """The time, as the database sees it when the statement runs, however long ago it was built."""
         if self.clock is not None:
-            return literal(self.clock.now(), BigInteger)
+            return bindparam("now", callable_=self.clock.now, type_=BigInteger, unique=True)
         return self.dialect.now()
+
+    def started_at(self) -> ColumnElement[int] | None:
+        """When the database was started, None if it has no such moment, or time is moved by hand."""
+        return self.dialect.started_at() if self.clock is None else None
 
     def run(self, work: Callable[[Connection], T], *, repeatable: bool = True, joins: bool = False) -> T:
         """Do `work` in one transaction, and the whole again after a deadlock or a lost connection.

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, Engine, Executable
+    from sqlalchemy import ColumnElement, Connection, Engine, Executable, FromClause, Select
     from sqlalchemy.exc import DBAPIError
 
     from ..options import DatabaseOptions
@@ -26,6 +26,8 @@ class Capability(enum.Enum):
     CONCURRENT_WRITERS = enum.auto()
     LATE_COMMITS = enum.auto()
     """A lower position may be committed after a higher one."""
+    SEQUENCES = enum.auto()
+    LATERAL = enum.auto()
     COMMIT_STATUS = enum.auto()
     """The database tells afterwards whether a transaction was committed."""
 
@@ -79,10 +81,25 @@ class Dialect(Protocol):
     def now(self) -> ColumnElement[int]:
         """The database's time in microseconds, usable as an index condition."""
 
+    def rows(self, name: str, **columns: type[Any]) -> FromClause:
+        """A table that is a parameter: one text however many rows. `packed` makes its values."""
+
+    def packed(self, name: str, columns: int, rows: Collection[Sequence[Any]]) -> dict[str, Any]:
+        """The parameters that give `rows(name, ...)` these rows of so many columns."""
+
+    def unhurried(self) -> ColumnElement[bool]:
+        """Always true; with it in its condition a statement's commit need not wait for the disk.
+
+        For a statement that commits itself only: it holds for the whole transaction.
+        """
+
     def classify(self, error: DBAPIError) -> Trouble: ...
 
     def upsert(self, table: Any, values: Any, *, update: Any, where: Any = None) -> Executable:
-        """INSERT, or where the primary key exists UPDATE with `update` if `where` holds."""
+        """INSERT, or where the primary key exists UPDATE with `update` if `where` holds.
+
+        `update` maps columns to what they become, or names those that take the inserted value.
+        """
 
     def insert_missing(self, table: Any, values: Sequence[Any]) -> Executable:
         """INSERT the rows whose primary key does not exist yet."""
@@ -104,13 +121,16 @@ class Dialect(Protocol):
     def waker(self, engine: Engine, channel: str) -> Waker | None:
         """What to wait on, or None where polling is all there is."""
 
+    def horizon(self) -> Select[tuple[int, int]] | None:
+        """Asks for the oldest transaction that is open and the number the next one will get."""
+
     def transaction_id(self, tx: Connection) -> str | None:
         """What `committed` wants to know the transaction by."""
 
     def committed(self, tx: Connection, transaction_id: str) -> bool | None:
         """Whether that transaction took effect, None if nobody can tell."""
 
-    def started_for(self) -> ColumnElement[int] | None:
+    def started_at(self) -> ColumnElement[int] | None:
         """The database's start in microseconds, None if it has none to speak of."""
 
     def migration_lock(self, tx: Connection, *, wait: timedelta) -> None:

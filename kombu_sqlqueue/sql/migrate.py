@@ -19,7 +19,7 @@ from sqlalchemy import Column, Connection, MetaData, String, Table, func, inspec
 from ..errors import SchemaError
 from .database import Database
 
-__all__ = ["HEAD", "Fit", "Standing", "check", "current", "ensure", "script", "upgrade"]
+__all__ = ["HEAD", "Fit", "Standing", "check", "current", "ensure", "require", "script", "upgrade"]
 
 #: The schema this release is made for: the number of the last migration.
 HEAD = "0001"
@@ -100,8 +100,13 @@ def ensure(database: Database) -> None:
     standing = check(database)
     if standing.behind and (database.options.auto_migrate or database.dialect.migrates_itself):
         upgrade(database)
-    elif not standing.usable:
-        raise SchemaError(f"{database.options.safe_url}: {standing}: {_way_out(standing)}")
+    else:
+        _require(database, standing)
+
+
+def require(database: Database) -> None:
+    """See that the tables fit this release. Raises SchemaError if they do not; it names the command to run."""
+    _require(database, check(database))
 
 
 def upgrade(database: Database) -> None:
@@ -170,7 +175,14 @@ def _version(database: Database) -> Table:
     return Table(f"{of.table_prefix}version", MetaData(schema=of.schema), Column("version_num", String(32)))
 
 
-def _way_out(standing: Standing) -> str:
+def _require(database: Database, standing: Standing) -> None:
+    if standing.usable:
+        return
     if standing.fit is Fit.TOO_NEW:
-        return "install a newer kombu-sqlqueue"
-    return "run `celery -A YOUR_APP sqlqueue migrate`, or `celery --broker URL sqlqueue migrate`, as a role that may create tables"
+        way_out = "install a newer kombu-sqlqueue"
+    else:
+        way_out = (
+            "run `celery -A YOUR_APP sqlqueue migrate`, or `celery --broker URL sqlqueue migrate`,"
+            " as a role that may create tables"
+        )
+    raise SchemaError(f"{database.options.safe_url}: {standing}: {way_out}")

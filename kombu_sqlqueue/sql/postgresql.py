@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, Executable, Text, event, func, literal, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, Executable, FromClause, Select, Text, bindparam, event, func, literal, select
 from sqlalchemy.dialects import postgresql as pg
 from sqlalchemy.engine import URL, ExceptionContext, make_url
 from sqlalchemy.exc import DBAPIError, OperationalError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .listen import Listener
     from .schema import Tables
 
-__all__ = ["PostgreSQL", "unnested"]
+__all__ = ["PostgreSQL"]
 
 #: How long to wait for a free connection of the pool, in seconds.
 POOL_TIMEOUT = 30.0
@@ -88,6 +88,17 @@ class PostgreSQL:
         # now() would stand still while a transaction waits for locks.
         return select(_microseconds(func.clock_timestamp())).scalar_subquery()
 
+    def rows(self, name: str, **columns: type[Any]) -> FromClause:
+        lists = [bindparam(f"{name}_{place}", type_=pg.ARRAY(kind)) for place, kind in enumerate(columns.values())]
+        return func.unnest(*lists).table_valued(*columns).render_derived(name=name)
+
+    def packed(self, name: str, columns: int, rows: Collection[Sequence[Any]]) -> dict[str, Any]:
+        return {f"{name}_{place}": [row[place] for row in rows] for place in range(columns)}
+
+    def unhurried(self) -> ColumnElement[bool]:
+        # A subquery, so that it is done once and not for each row; true for this transaction only.
+        return select(func.set_config("synchronous_commit", "off", True)).scalar_subquery() == "off"
+
     def classify(self, error: DBAPIError) -> Trouble:
         state = getattr(error.orig, "sqlstate", None)
         if state is None:
@@ -98,7 +109,8 @@ class PostgreSQL:
 
     def upsert(self, table: Any, values: Any, *, update: Any, where: Any = None) -> Executable:
         statement = pg.insert(table).values(values)
-        return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=update, where=where)
+        new = update if isinstance(update, Mapping) else {name: statement.excluded[name] for name in update}
+        return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=new, where=where)
 
     def insert_missing(self, table: Any, values: Sequence[Any]) -> Executable:
         return pg.insert(table).values(list(values)).on_conflict_do_nothing(index_elements=list(table.primary_key))
@@ -113,17 +125,21 @@ class PostgreSQL:
         now: ColumnElement[int] | None = None,
     ) -> None:
         # A notification takes a lock that all committers share: only where someone waits.
-        listed = sorted(set(topics))
-        announced = unnested("announced", topic=(Text, listed), waited_as=(Text, [waited_as(topic) for topic in listed]))
+        announced = self.rows("announced", topic=Text, waited_as=Text)
         waiter = tables.waiter.c
         waits = select(1).where(waiter.topic == announced.c.waited_as, waiter.expires_at > (self.now() if now is None else now))
-        tx.execute(select(func.count(func.pg_notify(channel, announced.c.topic))).where(waits.exists()))
+        heard = select(func.count(func.pg_notify(channel, announced.c.topic))).where(waits.exists())
+        tx.execute(heard, self.packed("announced", 2, [(topic, waited_as(topic)) for topic in sorted(set(topics))]))
 
     def waker(self, engine: Engine, channel: str) -> Listener:
         from .listen import Listener
 
         _, parameters = engine.dialect.create_connect_args(engine.url)
         return Listener({**parameters, "application_name": "sqlqueue listen"}, channel)
+
+    def horizon(self) -> Select[tuple[int, int]]:
+        now = func.txid_current_snapshot()
+        return select(func.txid_snapshot_xmin(now), func.txid_snapshot_xmax(now))
 
     def transaction_id(self, tx: Connection) -> str | None:
         return str(tx.scalar(select(func.txid_current())))
@@ -132,19 +148,13 @@ class PostgreSQL:
         status = tx.scalar(select(func.txid_status(literal(int(transaction_id), BigInteger))))
         return {"committed": True, "aborted": False}.get(str(status))
 
-    def started_for(self) -> ColumnElement[int] | None:
+    def started_at(self) -> ColumnElement[int] | None:
         return select(_microseconds(func.pg_postmaster_start_time())).scalar_subquery()
 
     def migration_lock(self, tx: Connection, *, wait: timedelta) -> None:
         milliseconds = str(wait // timedelta(milliseconds=1))
         tx.execute(select(func.set_config("lock_timeout", milliseconds, True)))
         tx.execute(select(func.pg_advisory_xact_lock(literal(MIGRATION_LOCK, BigInteger))))
-
-
-def unnested(name: str, **columns: tuple[type[Any], Sequence[Any]]) -> sa.TableValuedAlias:
-    """A table made of lists, one a column, each with the type of its values: one text however many rows."""
-    arrays = [literal(list(values), pg.ARRAY(kind)) for kind, values in columns.values()]
-    return func.unnest(*arrays).table_valued(*columns, name=name).render_derived()
 
 
 def _microseconds(instant: ColumnElement[Any]) -> ColumnElement[int]:

@@ -191,6 +191,7 @@ class Tables:
             Column("returned", Integer, nullable=False),
             Column("finished_at", BigInteger),
             Column("expires_at", BigInteger),
+            Column("header", BYTES),
         )
         _partial(f"{prefix}chord_expires", self.chord.c.expires_at, where=self.chord.c.expires_at.is_not(None))
         self.chord_part = Table(

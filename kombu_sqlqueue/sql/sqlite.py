@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, Executable, event, literal
+from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, Executable, FromClause, bindparam, event, func, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
@@ -84,7 +85,18 @@ class SQLite:
 
     def now(self) -> ColumnElement[int]:
         # The database's clock is this machine's.
-        return literal(time.time_ns() // 1000, BigInteger)
+        return bindparam("now", callable_=lambda: time.time_ns() // 1000, type_=BigInteger, unique=True)
+
+    def rows(self, name: str, **columns: type[Any]) -> FromClause:
+        value = func.json_each(bindparam(name, type_=sa.Text)).table_valued("value", name=f"{name}_json").c.value
+        parts = [func.json_extract(value, f"$[{place}]", type_=kind()) for place, kind in enumerate(columns.values())]
+        return select(*(part.label(column) for part, column in zip(parts, columns, strict=True))).subquery(name)
+
+    def packed(self, name: str, columns: int, rows: Collection[Sequence[Any]]) -> dict[str, Any]:
+        return {name: json.dumps([list(row) for row in rows])}
+
+    def unhurried(self) -> ColumnElement[bool]:
+        return sa.true()
 
     def classify(self, error: DBAPIError) -> Trouble:
         code = getattr(error.orig, "sqlite_errorcode", None)
@@ -96,7 +108,8 @@ class SQLite:
 
     def upsert(self, table: Any, values: Any, *, update: Any, where: Any = None) -> Executable:
         statement = sqlite.insert(table).values(values)
-        return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=update, where=where)
+        new = update if isinstance(update, Mapping) else {name: statement.excluded[name] for name in update}
+        return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=new, where=where)
 
     def insert_missing(self, table: Any, values: Sequence[Any]) -> Executable:
         return sqlite.insert(table).values(list(values)).on_conflict_do_nothing(index_elements=list(table.primary_key))
@@ -116,6 +129,9 @@ class SQLite:
         path = engine.url.database
         return Watcher(lambda: Memory(lambda: self._latest) if path is None else File(path))
 
+    def horizon(self) -> None:
+        return None
+
     def transaction_id(self, tx: Connection) -> str | None:
         return "the local one"
 
@@ -123,7 +139,7 @@ class SQLite:
         # A commit that fails here is rolled back: there is no line that could break in between.
         return False
 
-    def started_for(self) -> ColumnElement[int] | None:
+    def started_at(self) -> ColumnElement[int] | None:
         return None
 
     def migration_lock(self, tx: Connection, *, wait: timedelta) -> None:

@@ -24,7 +24,6 @@ from kombu_sqlqueue.sql.database import Database
 from kombu_sqlqueue.sql.dialect import Capability
 from kombu_sqlqueue.sql.messages import SQLMessageStore
 from kombu_sqlqueue.sql.migrate import Fit, Standing
-from kombu_sqlqueue.sql.schema import Tables
 
 PREFIX = "fresh_"
 NEXT = f"{int(migrate.HEAD) + 1:04}"
@@ -200,7 +199,7 @@ def test_older_tables_are_refused_where_nobody_may_alter_them(fresh):
 
     assert migrate.check(fresh).fit is Fit.OLDER
     if not fresh.dialect.migrates_itself:
-        with pytest.raises(SchemaError, match="at schema 0000, this release needs .* sqlqueue migrate"):
+        with pytest.raises(SchemaError, match=r"at schema 0000, this release needs .* sqlqueue migrate"):
             migrate.ensure(fresh)
 
 
@@ -209,7 +208,7 @@ def test_missing_tables_are_refused_where_nobody_may_make_them(fresh):
         migrate.ensure(fresh)
         assert migrate.check(fresh).fit is Fit.CURRENT
     else:
-        with pytest.raises(SchemaError, match="missing .* sqlqueue migrate"):
+        with pytest.raises(SchemaError, match=r"missing .* sqlqueue migrate"):
             migrate.ensure(fresh)
 
 
@@ -234,7 +233,7 @@ def test_tables_that_are_too_new_are_refused(fresh):
     migrate.upgrade(fresh)
     pretend(fresh, NEXT, min_client=int(NEXT))
 
-    with pytest.raises(SchemaError, match="too new .* install a newer"):
+    with pytest.raises(SchemaError, match=r"too new .* install a newer"):
         migrate.ensure(fresh)
 
 

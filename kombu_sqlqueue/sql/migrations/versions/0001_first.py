@@ -177,6 +177,7 @@ def create_result_tables() -> None:
         Column("returned", Integer, nullable=False),
         Column("finished_at", BigInteger),
         Column("expires_at", BigInteger),
+        Column("header", BYTES),
     )
     index_set("chord", "expires", "expires_at")
     create(

@@ -1,0 +1,94 @@
+"""Claiming: queues share what is claimed and take turns, and what has expired is deleted on the way."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from sqlalchemy import Row
+
+from .claim_lateral import LateralClaim
+from .claim_stepwise import StepwiseClaim
+from .database import Database
+from .dialect import Capability
+from .floors import Floors, Lane, Start
+from .work import Work
+
+__all__ = ["Claims"]
+
+#: Begin at the head of every lane.
+EVERYWHERE = Start({})
+
+
+class Claim(Protocol):
+    """One way to say it in SQL."""
+
+    def take(
+        self, work: Work, queues: Sequence[str], *, share: int, room: int, lessee: int, start: Start
+    ) -> Sequence[Row[Any]]:
+        """Lease up to `room` messages, up to `share` of each queue, the first queues first."""
+
+
+class Claims:
+    """Claims of one process. It remembers how far it has come in each lane."""
+
+    def __init__(self, database: Database, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._horizon = database.dialect.horizon()
+        self._turns = itertools.count()
+        self._floors = Floors() if Capability.LATE_COMMITS in database.dialect.capabilities else None
+        # In a transaction of the caller's whether a commit waits for the disk is not ours to say.
+        lateral = Capability.LATERAL in database.dialect.capabilities
+        self._own: Claim = LateralClaim(database, unhurried=True) if lateral else StepwiseClaim(database)
+        self._within: Claim = LateralClaim(database, unhurried=False) if lateral else self._own
+
+    def claim(self, work: Work, queues: Sequence[str], *, limit: int, lessee: int) -> list[Row[Any]]:
+        """Lease up to `limit` ready messages, among them some that have expired, in the order of their delivery."""
+        asked = self._in_turn(queues)
+        if self._floors is None or not work.own:
+            rows = self._fill(work, asked, limit, lessee, EVERYWHERE)
+        else:
+            if self._floors.wants_tick(self._monotonic()):
+                self._tick(work, self._floors)
+            start = self._floors.start(asked, self._monotonic())
+            rows = self._fill(work, asked, limit, lessee, start)
+            self._floors.claimed(start, _last(rows), self._monotonic())
+        return sorted(rows, key=lambda row: (-row.priority, row.position))
+
+    def _in_turn(self, queues: Sequence[str]) -> list[str]:
+        """Each queue once, another one first each time."""
+        each = list(dict.fromkeys(queues))
+        first = next(self._turns) % len(each) if each else 0
+        return each[first:] + each[:first]
+
+    def _fill(self, work: Work, queues: list[str], limit: int, lessee: int, start: Start) -> list[Row[Any]]:
+        """Claim a like share of each queue, and again of those that have more while there is room."""
+        claim = self._own if work.own else self._within
+        rows: list[Row[Any]] = []
+        room = limit
+        while queues and room > 0:
+            share = -(-room // len(queues))
+            taken = claim.take(work, queues, share=share, room=room, lessee=lessee, start=start)
+            rows += taken
+            of_queue = Counter(row.queue for row in taken)
+            queues = [queue for queue in queues if of_queue[queue] >= share]
+            # What has expired takes no room, but the lease of its last holder.
+            room -= sum(not row.expired for row in taken)
+        return rows
+
+    def _tick(self, work: Work, floors: Floors) -> None:
+        if self._horizon is not None:
+            oldest_open, next_id = work.statement(lambda tx: tx.execute(self._horizon).one())
+            floors.tick(oldest_open, next_id, self._monotonic())
+
+
+def _last(rows: Iterable[Row[Any]]) -> dict[Lane, int]:
+    """The greatest position of each lane."""
+    last: dict[Lane, int] = {}
+    for row in rows:
+        lane = Lane(row.queue, row.priority, row.position < 0)
+        last[lane] = max(row.position, last.get(lane, row.position))
+    return last

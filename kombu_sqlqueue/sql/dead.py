@@ -1,0 +1,157 @@
+"""Messages set aside after their last delivery, in a table of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    literal,
+    null,
+    select,
+    update,
+)
+
+from ..clock import microseconds
+from ..messages import DeadMessage, Lease, Outcome, Reason
+from ..topics import queue_topic
+from .database import Database
+from .dialect import Capability
+from .positions import Positions
+
+__all__ = ["Dead", "as_dead_message", "with_holder"]
+
+#: Columns that a message keeps when it dies, and when it comes back.
+KEPT = ("id", "queue", "priority", "deliveries", "published_at", "task_id", "task", "envelope", "body")
+#: Between the names of those who lost a message.
+BETWEEN_HOLDERS = "\n"
+
+
+class Dead:
+    """Moves messages between the living and the dead."""
+
+    def __init__(self, database: Database, positions: Positions) -> None:
+        self._database = database
+        self._positions = positions
+        self._message = database.tables.message
+        self._dead = database.tables.dead
+        self._ids = database.dialect.rows("ids", id=BigInteger)
+        self._skip_locked = Capability.SKIP_LOCKED in database.dialect.capabilities
+
+    def bury(self, tx: Connection, lease: Lease, reason: Reason) -> bool:
+        """Set aside what the lease still holds. Whoever buries it records what became of its task."""
+        if self._held(tx, lease) is None:
+            return False
+        self.move(tx, {lease.message_id: reason}, report=False)
+        return True
+
+    def nack(self, tx: Connection, lease: Lease, *, max_reclaims: int) -> Outcome:
+        """Put back what the lease still holds, at the end of its lane, so that others have their turn."""
+        row = self._held(tx, lease, self._message.c.started_at.is_(None))
+        if row is None:
+            return Outcome.LOST
+        m = self._message
+        if row.reclaims >= max_reclaims:
+            self.move(tx, {lease.message_id: Reason.RECLAIMS}, report=True)
+            return Outcome.DEAD
+        placed = self._positions.placed(tx, select(m.c.id).where(m.c.id == lease.message_id), m.c.id, most=1, wait=True)
+        tx.execute(
+            update(m)
+            .where(m.c.id == placed.c.id)
+            .values(position=placed.c.position, lessee=None, reclaims=m.c.reclaims + 1, holders=with_holder(self._database))
+        )
+        self._database.announce(tx, [queue_topic(row.queue)])
+        return Outcome.READY
+
+    def move(self, tx: Connection, reasons: Mapping[int, Reason], *, report: bool) -> None:
+        """Move these messages, all of them locked, to the dead; `report` has the failure of their tasks recorded.
+
+        A death that nobody reports was no loss: nobody lost the message, and it costs no reclaim.
+        """
+        for reason in set(reasons.values()):
+            ids = self._packed(id for id, its in reasons.items() if its is reason)
+            tx.execute(insert(self._dead).from_select(*self._as_dead(reason, report)), ids)
+            tx.execute(delete(self._message).where(self._message.c.id.in_(select(self._ids.c.id))), ids)
+
+    def claim_reports(self, tx: Connection, *, limit: int, lease_for: timedelta) -> list[DeadMessage]:
+        d, now = self._dead, self._database.now()
+        due = select(d.c.id).where(d.c.report_at <= now).order_by(d.c.report_at).limit(limit)
+        mine = due.with_for_update(skip_locked=self._skip_locked).cte("mine")
+        claimed = (
+            update(d)
+            .where(d.c.id.in_(select(mine.c.id)))
+            .values(report_at=now + microseconds(lease_for))
+            .returning(*d.c)
+        )
+        return sorted((as_dead_message(row) for row in tx.execute(claimed)), key=lambda message: (message.died_at, message.id))
+
+    def reported(self, tx: Connection, ids: Collection[int]) -> None:
+        d = self._dead
+        tx.execute(update(d).where(d.c.id.in_(select(self._ids.c.id))).values(report_at=None), self._packed(ids))
+
+    def redrive(self, tx: Connection, ids: Collection[int]) -> int:
+        d, packed = self._dead, self._packed(ids)
+        found = select(d.c.id).where(d.c.id.in_(select(self._ids.c.id)))
+        placed = self._positions.placed(tx, found, d.c.id, most=len(ids))
+        back = select(*(d.c[name] for name in KEPT), placed.c.position, literal(0)).join(placed, placed.c.id == d.c.id)
+        again = insert(self._message).from_select([*KEPT, "position", "reclaims"], back)
+        rows = tx.execute(again.returning(self._message.c.id, self._message.c.queue), packed).all()
+        gone = delete(d).where(d.c.id.in_(select(self._ids.c.id)))
+        tx.execute(gone, self._packed(row.id for row in rows))
+        self._database.announce(tx, {queue_topic(row.queue) for row in rows})
+        return len(rows)
+
+    def _held(self, tx: Connection, lease: Lease, *also: ColumnElement[bool]) -> Row[Any] | None:
+        m = self._message.c
+        held = select(m.queue, m.reclaims).where(
+            m.id == lease.message_id, m.deliveries == lease.delivery, m.lessee.is_not(None), *also
+        )
+        return tx.execute(held.with_for_update()).one_or_none()
+
+    def _as_dead(self, reason: Reason, report: bool) -> tuple[list[str], Select[Any]]:
+        m, now = self._message.c, self._database.now()
+        lost = {
+            "reclaims": m.reclaims + 1 if report else m.reclaims,
+            "holders": with_holder(self._database) if report else m.holders,
+            "report_at": case((m.task_id.is_not(None), now), else_=null()) if report else null(),
+        }
+        columns = {**{name: m[name] for name in KEPT}, **lost, "died_at": now, "reason": literal(reason.value)}
+        return list(columns), select(*columns.values()).where(m.id.in_(select(self._ids.c.id)))
+
+    def _packed(self, ids: Any) -> dict[str, Any]:
+        return self._database.dialect.packed("ids", 1, [(id,) for id in ids])
+
+
+def with_holder(database: Database) -> ColumnElement[str]:
+    """The names of those who lost a message, its present holder the last."""
+    m, lessee = database.tables.message.c, database.tables.lessee.c
+    name = select(lessee.name).where(lessee.id == m.lessee).scalar_subquery()
+    return func.coalesce(m.holders + BETWEEN_HOLDERS, "") + name
+
+
+def as_dead_message(row: Row[Any]) -> DeadMessage:
+    return DeadMessage(
+        id=row.id,
+        delivery=row.deliveries,
+        queue=row.queue,
+        priority=row.priority,
+        body=row.body,
+        envelope=row.envelope,
+        task_id=row.task_id,
+        task=row.task,
+        reason=Reason(row.reason),
+        reclaims=row.reclaims,
+        holders=tuple(row.holders.split(BETWEEN_HOLDERS)) if row.holders else (),
+        died_at=row.died_at,
+    )

@@ -1,0 +1,129 @@
+"""Who holds leases, until when they count as alive, and what becomes of the messages of the dead."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, case, delete, func, insert, or_, select, update
+
+from ..clock import microseconds
+from ..messages import Reason, Reclaimed
+from ..topics import queue_topic
+from .database import Database
+from .dead import Dead, with_holder
+from .dialect import Capability
+from .positions import Positions
+
+__all__ = ["Lessees", "fate"]
+
+#: A lessee taken for dead is remembered this long at least: it may only be asleep, and must be told.
+REMEMBERED_FOR = timedelta(hours=1)
+
+
+def fate(*, started: bool, reclaims: int, max_reclaims: int) -> Reason | None:
+    """Why a message dies that was lost with its holder after so many reclaims; None if it lives."""
+    if started:
+        return Reason.WORKER_LOST
+    return Reason.RECLAIMS if reclaims >= max_reclaims else None
+
+
+class Lessees:
+    """The processes that hold leases."""
+
+    def __init__(self, database: Database, positions: Positions, dead: Dead) -> None:
+        self._database = database
+        self._positions = positions
+        self._dead = dead
+        self._lessee = database.tables.lessee
+        self._message = database.tables.message
+        self._skip_locked = Capability.SKIP_LOCKED in database.dialect.capabilities
+
+    def enrol(self, tx: Connection, name: str, lease_for: timedelta) -> int:
+        until = self._database.now() + microseconds(lease_for)
+        row = insert(self._lessee).values(name=name, lease_for=microseconds(lease_for), expires_at=until)
+        return int(tx.execute(row).inserted_primary_key[0])  # type: ignore[index]
+
+    def renew(self, tx: Connection, lessee: int) -> bool:
+        l = self._lessee
+        alive = update(l).where(l.c.id == lessee, l.c.lost_at.is_(None))
+        return tx.execute(alive.values(expires_at=self._database.now() + l.c.lease_for)).rowcount == 1
+
+    def resign(self, tx: Connection, lessee: int) -> None:
+        l, m = self._lessee, self._message
+        holds = select(m.c.id).where(m.c.lessee == l.c.id).exists()
+        if not tx.execute(delete(l).where(l.c.id == lessee, ~holds)).rowcount:
+            tx.execute(update(l).where(l.c.id == lessee, l.c.lost_at.is_(None)).values(lost_at=self._database.now()))
+
+    def next_expiry(self, tx: Connection) -> timedelta | None:
+        l, m, now = self._lessee.c, self._message.c, self._database.now()
+        left_behind = select(m.id).where(m.lessee == l.id).exists()
+        ends_at = case((l.lost_at.is_(None), self._ends_at()), else_=now)
+        first = select(func.min(ends_at) - now).where(or_(l.lost_at.is_(None), left_behind))
+        left = tx.scalar(first)
+        return None if left is None else timedelta(microseconds=max(0, left))
+
+    def reclaim(self, tx: Connection, *, max_reclaims: int, limit: int) -> Reclaimed:
+        self._take_for_dead(tx)
+        fates = self._fates(tx, max_reclaims, limit)
+        self._dead.move(tx, {id: reason for id, reason in fates.items() if reason}, report=True)
+        ready = [id for id, reason in fates.items() if reason is None]
+        self._put_back(tx, ready)
+        self._forget(tx)
+        return Reclaimed(ready=len(ready), dead=len(fates) - len(ready))
+
+    def _take_for_dead(self, tx: Connection) -> None:
+        l, now = self._lessee, self._database.now()
+        silent = select(l.c.id).where(l.c.lost_at.is_(None), self._ends_at() <= now)
+        # One that is renewing itself just now is not silent.
+        silent = silent.with_for_update(skip_locked=self._skip_locked)
+        tx.execute(update(l).where(l.c.id.in_(silent)).values(lost_at=now))
+
+    def _ends_at(self) -> ColumnElement[int]:
+        """When the lease ends. While the database was down nobody could renew: all have a whole lease from its start."""
+        l, started_at = self._lessee.c, self._database.started_at()
+        if started_at is None:
+            return l.expires_at
+        return func.greatest(l.expires_at, started_at + l.lease_for)
+
+    def _fates(self, tx: Connection, max_reclaims: int, limit: int) -> dict[int, Reason | None]:
+        """Messages of the dead, locked, and what becomes of them."""
+        l, m = self._lessee, self._message
+        left_behind = (
+            select(m.c.id, m.c.reclaims, m.c.started_at)
+            .where(m.c.lessee.in_(select(l.c.id).where(l.c.lost_at.is_not(None))))
+            .order_by(m.c.id)
+            .limit(limit)
+            .with_for_update(skip_locked=self._skip_locked, of=m)
+        )
+        return {
+            row.id: fate(started=row.started_at is not None, reclaims=row.reclaims, max_reclaims=max_reclaims)
+            for row in tx.execute(left_behind)
+        }
+
+    def _put_back(self, tx: Connection, ids: list[int]) -> None:
+        if not ids:
+            return
+        m, dialect = self._message, self._database.dialect
+        found = dialect.rows("ids", id=m.c.id.type.__class__)
+        mine = select(m.c.id).where(m.c.id.in_(select(found.c.id)))
+        placed = self._positions.placed(tx, mine, m.c.id, most=len(ids), ahead=True)
+        back = (
+            update(m)
+            .where(m.c.id == placed.c.id)
+            .values(
+                position=placed.c.position,
+                lessee=None,
+                reclaims=m.c.reclaims + 1,
+                holders=with_holder(self._database),
+            )
+            .returning(m.c.queue)
+        )
+        queues = set(tx.scalars(back, dialect.packed("ids", 1, [(id,) for id in ids])))
+        self._database.announce(tx, {queue_topic(queue) for queue in queues})
+
+    def _forget(self, tx: Connection) -> None:
+        l, m = self._lessee, self._message
+        long_ago = self._database.now() - microseconds(REMEMBERED_FOR)
+        holds = select(m.c.id).where(m.c.lessee == l.c.id).exists()
+        tx.execute(delete(l).where(l.c.lost_at < long_ago, ~holds))

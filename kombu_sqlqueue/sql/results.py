@@ -1,0 +1,134 @@
+"""Results of tasks and groups as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import timedelta
+from typing import TypeVar
+
+from sqlalchemy import ColumnElement, Connection, Executable, Table, and_, delete, or_, select
+
+from ..clock import microseconds
+from ..messages import Lease
+from ..results import FINAL, SUCCESS, NewResult, Result
+from ..topics import result_topic
+from .database import Database
+
+__all__ = ["SQLResultStore"]
+
+T = TypeVar("T")
+
+#: How many tasks one query asks for.
+FETCH_BATCH = 500
+
+
+class SQLResultStore:
+    """The `ResultStore` of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._result = database.tables.result
+        self._group = database.tables.group_result
+        self._chord = database.tables.chord
+        self._chord_part = database.tables.chord_part
+
+    # -- tasks ----------------------------------------------------------------------------
+
+    def store(self, result: NewResult) -> bool:
+        statement = self._stored(result).execution_options(preserve_rowcount=True)
+
+        def work(tx: Connection) -> bool:
+            stored = tx.execute(statement).rowcount > 0
+            if stored and result.is_final:
+                self._database.announce(tx, [result_topic(result.task_id)])
+            return stored
+
+        return self._database.run(work, joins=True) if result.is_final else self._one(work)
+
+    def _stored(self, result: NewResult) -> Executable:
+        by = result.written_by
+        values = {
+            "task_id": result.task_id,
+            "state": result.state,
+            "task": result.task,
+            "message_id": by.message_id if by else None,
+            "delivery": by.delivery if by else None,
+            "updated_at": self._database.now(),
+            "expires_at": self._expiry(result.expires_in),
+            "meta": result.meta,
+        }
+        update = [name for name in values if name != "task_id"]
+        return self._database.dialect.upsert(self._result, values, update=update, where=self._loses_to(by))
+
+    def _loses_to(self, by: Lease | None) -> ColumnElement[bool]:
+        """Whether the stored result yields to a write by this delivery: `results.wins`, said in SQL."""
+        r = self._result.c
+        if by is None:
+            return r.state != SUCCESS
+        same = and_(r.message_id == by.message_id, r.delivery == by.delivery)
+        older = or_(r.message_id < by.message_id, and_(r.message_id == by.message_id, r.delivery < by.delivery))
+        return and_(r.state != SUCCESS, or_(r.message_id.is_(None), older, and_(same, r.state.not_in(FINAL))))
+
+    def fetch(self, task_ids: Collection[str], *, final: bool = False) -> list[Result]:
+        r = self._result.c
+        found = []
+        for ids in _batches(sorted(task_ids), FETCH_BATCH):
+            query = select(r.task_id, r.state, r.meta, r.updated_at).where(r.task_id.in_(ids))
+            if final:
+                query = query.where(r.state.in_(FINAL))
+            found += self._one(lambda tx, query=query: tx.execute(query).all())  # type: ignore[misc]
+        return [Result(*row) for row in found]
+
+    def forget(self, task_id: str) -> None:
+        self._one(lambda tx: tx.execute(delete(self._result).where(self._result.c.task_id == task_id)))
+
+    # -- groups ---------------------------------------------------------------------------
+
+    def save_group(self, group_id: str, meta: bytes, *, expires_in: timedelta | None) -> None:
+        values = {"group_id": group_id, "meta": meta, "expires_at": self._expiry(expires_in)}
+        saved = self._database.dialect.upsert(self._group, values, update=["meta", "expires_at"])
+        self._one(lambda tx: tx.execute(saved))
+
+    def group(self, group_id: str) -> bytes | None:
+        query = select(self._group.c.meta).where(self._group.c.group_id == group_id)
+        return self._one(lambda tx: tx.scalar(query))
+
+    def forget_group(self, group_id: str) -> None:
+        self._one(lambda tx: tx.execute(delete(self._group).where(self._group.c.group_id == group_id)))
+
+    # -- retention ------------------------------------------------------------------------
+
+    def prune(self, limit: int) -> int:
+        return sum(self._prune(table, limit) for table in (self._result, self._group, self._chord))
+
+    def _prune(self, table: Table, limit: int) -> int:
+        """Delete up to `limit` expired rows; those that someone else is writing just now are left for later."""
+        [key] = table.primary_key
+        expired = table.c.expires_at <= self._database.now()
+
+        def work(tx: Connection) -> int:
+            ids = tx.scalars(select(key).where(expired).limit(limit).with_for_update(skip_locked=True)).all()
+            if ids and table is self._chord:
+                tx.execute(delete(self._chord_part).where(self._chord_part.c.group_id.in_(ids)))
+            return tx.execute(delete(table).where(key.in_(ids))).rowcount if ids else 0
+
+        # Seldom is anything expired: looking needs no lock, and on SQLite no other writer waits for it.
+        if self._one(lambda tx: tx.scalar(select(key).where(expired).limit(1))) is None:
+            return 0
+        return self._database.run(work)
+
+    # -- small things ---------------------------------------------------------------------
+
+    def _one(self, work: Callable[[Connection], T]) -> T:
+        """Do `work`, which is one statement, by itself or in the transaction that is open."""
+        if self._database.in_transaction:
+            return self._database.run(work, joins=True)
+        return self._database.statement(work)
+
+    def _expiry(self, expires_in: timedelta | None) -> ColumnElement[int] | None:
+        return None if expires_in is None else self._database.now() + microseconds(expires_in)
+
+
+def _batches(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -1,0 +1,89 @@
+"""Messages that wait: for their time, for a consumer, or to be counted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, String, delete, func, literal, select, union_all, update
+
+from ..messages import QueueCounts
+from ..topics import queue_topic
+from .database import Database
+from .dialect import Capability
+from .positions import Positions
+
+__all__ = ["Waiting"]
+
+
+class Waiting:
+    """Looks after messages that nobody holds."""
+
+    def __init__(self, database: Database, positions: Positions) -> None:
+        self._database = database
+        self._positions = positions
+        self._message = database.tables.message
+        self._dead = database.tables.dead
+        self._skip_locked = Capability.SKIP_LOCKED in database.dialect.capabilities
+
+    def promote(self, tx: Connection, limit: int) -> int:
+        m = self._message
+        due = select(m.c.id).where(m.c.due_at <= self._database.now())
+        placed = self._positions.placed(tx, due, m.c.due_at, m.c.id, most=limit)
+        ready = update(m).where(m.c.id == placed.c.id).values(position=placed.c.position, due_at=None)
+        queues = tx.scalars(ready.returning(m.c.queue)).all()
+        self._database.announce(tx, {queue_topic(queue) for queue in queues})
+        return len(queues)
+
+    def next_due(self, tx: Connection) -> timedelta | None:
+        due_at = self._message.c.due_at
+        first = select(due_at - self._database.now()).where(due_at.is_not(None)).order_by(due_at).limit(1)
+        left = tx.scalar(first)
+        return None if left is None else timedelta(microseconds=max(0, left))
+
+    def expire(self, tx: Connection, limit: int) -> int:
+        m = self._message.c
+        return self._delete(tx, m.expires_at <= self._database.now(), m.lessee.is_(None), order=m.expires_at, limit=limit)
+
+    def purge(self, tx: Connection, queue: str, limit: int) -> int:
+        """Delete up to `limit` of what waits in the queue."""
+        m = self._message.c
+        ready = self._delete(tx, m.queue == queue, m.position.is_not(None), limit=limit)
+        return ready or self._delete(tx, m.queue == queue, m.due_at.is_not(None), limit=limit)
+
+    def counts(self, tx: Connection, queues: Collection[str] | None) -> list[QueueCounts]:
+        found: dict[str, QueueCounts] = {}
+        for queue, state, messages in tx.execute(self._count(queues)):
+            found[queue] = replace(found.get(queue, QueueCounts(queue)), **{state: messages})
+        return [found[queue] for queue in sorted(found)]
+
+    def _count(self, queues: Collection[str] | None) -> Any:
+        m, d = self._message.c, self._dead.c
+        states: dict[str, tuple[ColumnElement[str], tuple[ColumnElement[bool], ...]]] = {
+            "ready": (m.queue, (m.position.is_not(None),)),
+            "delayed": (m.queue, (m.due_at.is_not(None),)),
+            "leased": (m.queue, (m.lessee.is_not(None), m.started_at.is_(None))),
+            "started": (m.queue, (m.lessee.is_not(None), m.started_at.is_not(None))),
+            "dead": (d.queue, ()),
+        }
+        # One by one, as each state has an index of its own.
+        return union_all(*(_counted(state, *of, queues) for state, of in states.items()))
+
+    def _delete(
+        self, tx: Connection, *which: ColumnElement[bool], limit: int, order: ColumnElement[Any] | None = None
+    ) -> int:
+        m = self._message
+        found = select(m.c.id).where(*which).limit(limit).with_for_update(skip_locked=self._skip_locked)
+        if order is not None:
+            found = found.order_by(order)
+        found_ids = found.cte("found")
+        return tx.execute(delete(m).where(m.c.id.in_(select(found_ids.c.id)))).rowcount
+
+
+def _counted(
+    state: str, queue: ColumnElement[str], which: Collection[ColumnElement[bool]], queues: Collection[str] | None
+) -> Select[Any]:
+    counted = select(queue, literal(state, String), func.count()).where(*which).group_by(queue)
+    return counted if queues is None else counted.where(queue.in_(queues))
