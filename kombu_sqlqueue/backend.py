@@ -55,7 +55,7 @@ class SQLBackend(Chords, AsyncBackendMixin, Backend):  # type: ignore[misc]
         super().__init__(app, url=url, expires_type=float, **kwargs)
         self.thread_safe = True
         self.broker_is_here = _is_broker(app.conf, url or "")
-        self.options = _options(app.conf, url or "", self.broker_is_here)
+        self._options = _options(app.conf, url or "", self.broker_is_here)
         failure_expires = app.conf.get("result_failure_expires")
         self.failure_expires = self.expires if failure_expires is None else self.prepare_expires(failure_expires, type=float)
         self._prepared: Process | None = None
@@ -75,11 +75,16 @@ class SQLBackend(Chords, AsyncBackendMixin, Backend):  # type: ignore[misc]
 
         Raises SchemaError if they are missing or old; it names the command to run.
         """
-        process = process_for(self.options.database)
+        process = process_for(self._options.database)
         if process is not self._prepared:
             process.prepare()
             self._prepared = process
         return process
+
+    @property
+    def database_options(self) -> DatabaseOptions:
+        """Where the results are."""
+        return self._options.database
 
     @property
     def results(self) -> ResultStore:
@@ -88,7 +93,7 @@ class SQLBackend(Chords, AsyncBackendMixin, Backend):  # type: ignore[misc]
     @property
     def in_transaction(self) -> bool:
         """Whether what is written now takes part in a transaction that someone else will end."""
-        return process_for(self.options.database).database.in_transaction
+        return process_for(self._options.database).database.in_transaction
 
     # -- tasks ----------------------------------------------------------------------------
 

@@ -58,6 +58,7 @@ class Channel(virtual.Channel):
         self._queue_of: dict[str, str] = {}
         self._buffer: deque[Delivery] = deque()
         self._begun: set[str] = set()
+        self._started: set[str] = set()
         self._look_at = 0.0
 
     @property
@@ -190,6 +191,7 @@ class Channel(virtual.Channel):
         if lease is None:
             return
         if delivery_tag in self._begun:
+            self._started.add(delivery_tag)
             self._keeper.start(lease)
         else:
             self._keeper.ack(lease)
@@ -215,11 +217,13 @@ class Channel(virtual.Channel):
         self._begun.add(delivery_tag)
 
     def end(self, delivery_tag: str) -> None:
-        """The task of this message has ended; an early ack is completed."""
+        """The task of this message has ended; an early ack is completed, one still to come is a plain one."""
         self._begun.discard(delivery_tag)
-        lease = Lease.parse(delivery_tag)
-        if lease is not None and self._keeper.holds(lease):
-            self._keeper.ack(lease)
+        if delivery_tag in self._started:
+            self._started.discard(delivery_tag)
+            lease = Lease.parse(delivery_tag)
+            if lease is not None and self._keeper.holds(lease):
+                self._keeper.ack(lease)
 
     @property
     def tracks_started(self) -> bool:

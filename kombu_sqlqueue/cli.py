@@ -117,7 +117,7 @@ def _broker_options(app: Any) -> DatabaseOptions | None:
 def _backend_options(app: Any) -> DatabaseOptions | None:
     from .backend import SQLBackend
 
-    return app.backend.options.database if isinstance(app.backend, SQLBackend) else None
+    return app.backend.database_options if isinstance(app.backend, SQLBackend) else None
 
 
 def _standing(database: Database, standing: migrations.Standing) -> str:

@@ -104,7 +104,7 @@ def test_migrate_with_sql_prints_and_changes_nothing(database: Database):
 
         assert done.exit_code == 0
         assert "CREATE TABLE" in done.output
-        assert done.output.count("printed_message (") == 1, "one database is one script"
+        assert done.output.count("CREATE TABLE") == len(database.tables.metadata.tables) + 1, "one database is one script"
         assert runner(app)("check").exit_code == 1
 
 
@@ -118,16 +118,20 @@ def test_stats_counts_each_queue(run: Run, store: SQLMessageStore):
     claim(store, "letters")
     bury(store, "parcels")
 
-    assert [line.split() for line in run("stats").output.splitlines()] == [
-        ["queue", "ready", "delayed", "leased", "started", "dead", "oldest"],
-        ["letters", "2", "1", "1", "0", "0", run_oldest(run, "letters")],
-        ["parcels", "0", "0", "0", "0", "1", "-"],
+    assert [line.split()[:-1] for line in run("stats").output.splitlines()] == [
+        ["queue", "ready", "delayed", "leased", "started", "dead"],
+        ["letters", "2", "1", "1", "0", "0"],
+        ["parcels", "0", "0", "0", "0", "1"],
     ]
 
 
-def run_oldest(run: Run, queue: str) -> str:
-    (oldest,) = (row["oldest"] for row in json.loads(run("stats", "--json").output) if row["queue"] == queue)
-    return f"{oldest:.1f}"
+def test_stats_tells_how_old_the_oldest_ready_message_is(run: Run, store: SQLMessageStore):
+    publish(store, "letters")
+    bury(store, "parcels")
+    letters, parcels = json.loads(run("stats", "--json").output)
+
+    assert letters["oldest"] > 0
+    assert parcels["oldest"] is None
 
 
 def test_stats_of_nothing(run: Run):

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import timedelta
-from typing import TypeVar
+from functools import cached_property
+from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Executable, Table, and_, delete, or_, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Executable,
+    Integer,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    or_,
+    select,
+)
 
 from ..clock import microseconds
-from ..messages import Lease
 from ..results import FINAL, SUCCESS, NewResult, Result
 from ..topics import result_topic
 from .database import Database
@@ -35,39 +47,52 @@ class SQLResultStore:
     # -- tasks ----------------------------------------------------------------------------
 
     def store(self, result: NewResult) -> bool:
-        statement = self._stored(result).execution_options(preserve_rowcount=True)
+        by = result.written_by
+        values = {
+            "new_task_id": result.task_id,
+            "new_state": result.state,
+            "new_task": result.task,
+            "new_message_id": by.message_id if by else None,
+            "new_delivery": by.delivery if by else None,
+            "new_meta": result.meta,
+            "kept_for": None if result.expires_in is None else microseconds(result.expires_in),
+        }
+        statement = self._store_by_delivery if by else self._store
 
         def work(tx: Connection) -> bool:
-            stored = tx.execute(statement).rowcount > 0
+            stored = tx.execute(statement, values).rowcount > 0
             if stored and result.is_final:
                 self._database.announce(tx, [result_topic(result.task_id)])
             return stored
 
         return self._database.run(work, joins=True) if result.is_final else self._one(work)
 
-    def _stored(self, result: NewResult) -> Executable:
-        by = result.written_by
-        values = {
-            "task_id": result.task_id,
-            "state": result.state,
-            "task": result.task,
-            "message_id": by.message_id if by else None,
-            "delivery": by.delivery if by else None,
-            "updated_at": self._database.now(),
-            "expires_at": self._expiry(result.expires_in),
-            "meta": result.meta,
-        }
-        update = [name for name in values if name != "task_id"]
-        return self._database.dialect.upsert(self._result, values, update=update, where=self._loses_to(by))
+    # Built once: to build such a statement takes longer than to execute it.
 
-    def _loses_to(self, by: Lease | None) -> ColumnElement[bool]:
-        """Whether the stored result yields to a write by this delivery: `results.wins`, said in SQL."""
+    @cached_property
+    def _store(self) -> Executable:
+        return self._upsert(where=self._result.c.state != SUCCESS)
+
+    @cached_property
+    def _store_by_delivery(self) -> Executable:
+        """A write by a delivery, and what it wins over: `results.wins`, said in SQL."""
         r = self._result.c
-        if by is None:
-            return r.state != SUCCESS
-        same = and_(r.message_id == by.message_id, r.delivery == by.delivery)
-        older = or_(r.message_id < by.message_id, and_(r.message_id == by.message_id, r.delivery < by.delivery))
-        return and_(r.state != SUCCESS, or_(r.message_id.is_(None), older, and_(same, r.state.not_in(FINAL))))
+        new_message, new_delivery = bindparam("new_message_id", type_=BigInteger), bindparam("new_delivery", type_=Integer)
+        same_message = r.message_id == new_message
+        earlier = or_(r.message_id < new_message, and_(same_message, r.delivery < new_delivery))
+        unfinished = and_(same_message, r.delivery == new_delivery, r.state.not_in(FINAL))
+        return self._upsert(where=and_(r.state != SUCCESS, or_(r.message_id.is_(None), earlier, unfinished)))
+
+    def _upsert(self, where: ColumnElement[bool]) -> Executable:
+        given = ("task_id", "state", "task", "message_id", "delivery", "meta")
+        now = self._database.now()
+        values: dict[str, ColumnElement[Any]] = {
+            name: bindparam(f"new_{name}", type_=self._result.c[name].type) for name in given
+        }
+        values |= {"updated_at": now, "expires_at": now + bindparam("kept_for", type_=BigInteger)}
+        update = [name for name in values if name != "task_id"]
+        upsert = self._database.dialect.upsert(self._result, values, update=update, where=where)
+        return upsert.execution_options(preserve_rowcount=True)
 
     def fetch(self, task_ids: Collection[str], *, final: bool = False) -> list[Result]:
         r = self._result.c

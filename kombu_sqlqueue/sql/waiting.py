@@ -79,7 +79,8 @@ class Waiting:
         if order is not None:
             found = found.order_by(order)
         found_ids = found.cte("found")
-        return tx.execute(delete(m).where(m.c.id.in_(select(found_ids.c.id)))).rowcount
+        # SQLite's driver counts no rows of a statement that begins with WITH.
+        return len(tx.execute(delete(m).where(m.c.id.in_(select(found_ids.c.id))).returning(m.c.id)).all())
 
 
 def _counted(

@@ -16,7 +16,7 @@ LEASE = 3.0
 def test_a_late_acked_task_runs_again_within_a_lease_plus_a_second(site: Site):
     """Its worker and all children are killed; another worker is up."""
     first = site.worker()
-    site.send("sleep_late", "job", 4)
+    site.send("sleep_late", "job", 60)
     eventually(lambda: site.marks("begin job"))
     site.worker()
     first.kill()
@@ -24,7 +24,6 @@ def test_a_late_acked_task_runs_again_within_a_lease_plus_a_second(site: Site):
 
     eventually(lambda: len(site.marks("begin job")) == 2)
     assert site.times("begin job")[1] <= killed_at + LEASE + 1
-    eventually(lambda: site.marks("end job"))
 
 
 def test_only_the_parent_killed(site: Site):

@@ -17,7 +17,7 @@ from kombu_sqlqueue.errors import ConfigurationError
 from kombu_sqlqueue.messages import NewMessage, Reason
 from kombu_sqlqueue.options import DatabaseOptions
 from kombu_sqlqueue.results import NewResult
-from kombu_sqlqueue.routing import Binding, Exchange, Queue
+from kombu_sqlqueue.routing import Binding, Exchange, Kind, Queue
 from kombu_sqlqueue.sql import migrate
 from kombu_sqlqueue.sql.admin import SQLAdmin
 from kombu_sqlqueue.sql.database import Database
@@ -82,7 +82,7 @@ def test_the_working_role_can_do_all_work(as_role: As):
 def do_all_work(database: Database) -> None:
     messages, routing, results = SQLMessageStore(database), SQLRoutingStore(database), SQLResultStore(database)
     lessee = messages.enrol("one", lease_for=MINUTE)
-    routing.declare_exchange(Exchange("x", "direct"))
+    routing.declare_exchange(Exchange("x", Kind.DIRECT))
     routing.declare_queue(Queue("q"))
     routing.bind(Binding("x", "q", "key"))
     routing.consume("q", lessee)

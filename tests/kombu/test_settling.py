@@ -55,10 +55,12 @@ def test_an_acked_message_is_gone(connect, connection, queue, publish, drain):
 def test_an_unacked_message_comes_back_when_its_channel_closes(connection, queue, publish, drain):
     publish("x")
     _, channel = consume(connection, queue, drain)
-    assert consume(connection, queue, drain)[0] == []
+    waiting, _ = consume(connection, queue, drain)
+    assert waiting == []
     channel.close()
+    drain(connection)
 
-    [message] = consume(connection, queue, drain)[0]
+    [message] = waiting
     assert message.payload == "x"
     assert message.delivery_info["redelivered"]
 

@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
     "domain": ({"domain"}, set()),
     "contract": ({"domain", "contract"}, set()),
     "sql": ({"domain", "contract", "sql"}, {"sqlalchemy", "alembic", "psycopg", "pymysql"}),
-    "adapters": ({"domain", "contract", "adapters", "process", "entry"}, {"kombu", "celery", "billiard", "vine"}),
+    "adapters": ({"domain", "contract", "adapters", "process", "entry"}, {"kombu", "celery", "amqp", "billiard", "vine"}),
     "process": ({"domain", "contract", "sql", "adapters"}, set()),
     "entry": ({"domain", "entry", "cli", "adapters"}, {"kombu", "celery", "click"}),
     "cli": ({"domain", "contract", "sql", "adapters", "process"}, {"click"}),

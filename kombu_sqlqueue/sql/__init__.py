@@ -1,0 +1,1 @@
+"""The stores on a SQL database: common statements, and one small dialect a database."""

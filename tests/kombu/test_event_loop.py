@@ -1,0 +1,78 @@
+"""Consuming from Kombu's event loop, as Celery's prefork workers do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+from kombu import Consumer, Queue
+from kombu.asynchronous import Hub, set_event_loop
+
+
+@pytest.fixture
+def hub():
+    hub = Hub()
+    set_event_loop(hub)
+    yield hub
+    hub.close()
+    set_event_loop(None)
+
+
+def run(hub, until, *, timeout=10.0):
+    """Turn the loop until the condition holds; False if it does not within `timeout` seconds."""
+    hub.call_repeatedly(0.02, lambda: None)
+    loop, end = hub.loop, time.monotonic() + timeout
+    while not until() and time.monotonic() < end:
+        next(loop)
+    return until()
+
+
+def test_the_loop_delivers_what_waits_and_what_comes(connect, connection, hub, name):
+    channel = connection.channel()
+    queue = Queue(name)(channel)
+    queue.declare()
+    channel.Producer().publish("waits", routing_key=name)
+    got = []
+    consumer = Consumer(channel, [queue], on_message=lambda m: (got.append(m.payload), m.ack()))
+    consumer.consume()
+    connection.register_with_event_loop(hub)
+    assert run(hub, lambda: got == ["waits"])
+
+    threading.Timer(0.2, lambda: connect().Producer().publish("comes", routing_key=name)).start()
+    assert run(hub, lambda: got == ["waits", "comes"])
+
+
+def test_the_loop_respects_the_window(connection, hub, name):
+    channel = connection.channel()
+    queue = Queue(name)(channel)
+    queue.declare()
+    for number in range(10):
+        channel.Producer().publish(number, routing_key=name)
+    got = []
+    consumer = Consumer(channel, [queue], on_message=got.append, prefetch_count=2)
+    consumer.consume()
+    connection.register_with_event_loop(hub)
+    run(hub, lambda: len(got) > 2, timeout=0.5)
+    assert [m.payload for m in got] == [0, 1]
+
+    got[0].ack()
+    assert run(hub, lambda: len(got) == 3)
+
+
+def test_a_connection_may_be_closed_in_the_loop(connect, hub, name):
+    connection = connect()
+    channel = connection.channel()
+    queue = Queue(name)(channel)
+    got = []
+    consumer = Consumer(channel, [queue], on_message=got.append)
+    consumer.consume()
+    connection.register_with_event_loop(hub)
+    channel.Producer().publish("x", routing_key=name)
+    assert run(hub, lambda: got)
+    connection.close()
+    with suppress(TimeoutError):
+        run(hub, lambda: False, timeout=0.3)
+
+    assert Queue(name)(connect().channel()).get().payload == "x"
