@@ -14,7 +14,7 @@ from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 from amqp.protocol import queue_declare_ok_t
-from kombu.exceptions import ChannelError
+from kombu.exceptions import ChannelError, EncodeError
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
@@ -74,9 +74,13 @@ class Channel(virtual.Channel):
     def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> None:
         """Store the message in every queue it is routed to, durably, before returning.
 
-        Raises MessageTooBigError past the option `max_message_bytes`.
+        Raises MessageTooBigError past the option `max_message_bytes`, kombu's EncodeError if a header
+        or property cannot be stored.
         """
-        envelope = pack(message, exchange or "", routing_key or "", lower_first=self._options.priority_order == "asc")
+        try:
+            envelope = pack(message, exchange or "", routing_key or "", lower_first=self._options.priority_order == "asc")
+        except (TypeError, ValueError) as error:
+            raise EncodeError(f"the message cannot be stored, a header or property does not fit into JSON: {error}") from error
         limit = self._options.max_message_bytes
         if limit is not None and envelope.size > limit:
             raise MessageTooBigError(

@@ -17,7 +17,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery import states
-from celery.canvas import maybe_signature
+from celery.app.task import Context
+from celery.canvas import _chain as chain_type
+from celery.canvas import chord, group, maybe_signature
 from celery.exceptions import ChordError
 from celery.result import GroupResult
 from celery.utils.functional import _regen
@@ -200,7 +202,26 @@ class Chords:
         except ChordError:
             logger.exception("Chord %r raised: %r", group_id, error)
             self.chord_error_from_stack(body, error)
+            self._fail_outer(body, error)
         self.patiently(lambda: self.process.chords.finish(group_id))
+
+    def _fail_outer(self, body: Any, error: ChordError) -> None:
+        """What Celery leaves out: a body that is a chord fails where its result is, and one that is a
+        part of another chord returns to that.
+        """
+        for end in _ends(body):
+            options = end.options
+            if "chord" in options or isinstance(body, chord):
+                request = Context(
+                    id=options["task_id"],
+                    task=end.task,
+                    group=options.get("group_id"),
+                    group_index=options.get("group_index"),
+                    chord=options.get("chord"),
+                    errbacks=options.get("link_error") if isinstance(body, chord) else None,
+                    delivery_info={},
+                )
+                self.mark_as_failure(request.id, error, request=request)
 
     def _values(self, group_id: str) -> list[Any]:
         """What the tasks of the header returned, in its order. Raises ChordError if one of them failed."""
@@ -252,6 +273,19 @@ class Chords:
         with self.app.producer_or_acquire() as producer:
             transport = producer.connection.transport
         return isinstance(transport, Transport) and transport.process is process
+
+
+def _ends(signature: Any) -> Iterator[Any]:
+    """The tasks whose results are the result of the signature."""
+    if isinstance(signature, group):
+        for task in signature.tasks:
+            yield from _ends(maybe_signature(task, app=signature.app))
+    elif isinstance(signature, chord):
+        yield from _ends(signature.body)
+    elif isinstance(signature, chain_type) and signature.tasks:
+        yield from _ends(maybe_signature(signature.tasks[-1], app=signature.app))
+    else:
+        yield signature
 
 
 def _chord_error(text: str, cause: Any) -> ChordError:

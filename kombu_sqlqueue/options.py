@@ -25,7 +25,15 @@ DRIVERS = {
 
 #: Written into these options by Kombu itself; they steer its retries and mean nothing to us.
 KOMBU_OPTIONS = frozenset(
-    {"max_retries", "interval_start", "interval_step", "interval_max", "connect_retries_timeout", "errback", "client_properties"}
+    {
+        "max_retries",
+        "interval_start",
+        "interval_step",
+        "interval_max",
+        "connect_retries_timeout",
+        "errback",
+        "client_properties",
+    }
 )
 
 #: Options of other transports that a deployment may still carry, and what makes them needless.
@@ -58,12 +66,15 @@ FOREIGN_OPTIONS = {
     "message_tablename": "use table_prefix",
 }
 
+#: Up to the last @: what should have been percent-encoded in a password was perhaps not.
+_PASSWORD = re.compile(r"(://[^:/?#@]*):.*@", re.DOTALL)
+_PASSWORD_ARGUMENT = re.compile(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE)
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,30}")
 
 
 def hide_password(url: str) -> str:
-    """The URL with three stars for its password, fit for a log."""
-    return re.sub(r"(://[^:/?#]*):[^/?#]*@", r"\1:***@", url)
+    """The URL with three stars for its password, fit for a log, also if it is none that can be used."""
+    return _PASSWORD_ARGUMENT.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +143,24 @@ def normalise(url: str) -> str:
     ours = DRIVERS[name]
     if driver and ours.partition("+")[2] != driver:
         raise ConfigurationError(f"the driver {driver!r} is not supported: write sqlqueue+{name}://, which uses {ours}")
-    if name != "sqlite" and not urlsplit(url).path.strip("/"):
-        raise ConfigurationError(f"{hide_password(url)!r} names no database: add /database to the URL")
+    if name != "sqlite":
+        _check_parts(url)
     return f"{ours}://{rest}"
+
+
+def _check_parts(url: str) -> None:
+    parts = urlsplit(url)
+    try:
+        readable = parts.netloc.count("@") <= 1 and (parts.port is None or parts.port > 0)
+    except ValueError:
+        readable = False
+    if not readable:
+        raise ConfigurationError(
+            f"{hide_password(url)!r} cannot be taken apart: the port must be a number, and in a password"
+            " %40 stands for @, %2F for /, %3A for :, %3F for ? and %23 for #"
+        )
+    if not parts.path.strip("/"):
+        raise ConfigurationError(f"{hide_password(url)!r} names no database: add /database to the URL")
 
 
 def _parse(setting: str, name: str, value: Any) -> Any:
@@ -196,7 +222,10 @@ _PARSERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "lease_for": (_seconds(1), "seconds, 1 or more"),
     "max_reclaims": (_count(0), "a whole number, 0 or more"),
     "polling_interval": (_seconds(0.01), "seconds, 0.01 or more"),
-    "priority_order": (_choice("asc", "desc"), "'desc' (the higher number first, as AMQP) or 'asc' (the lower first, as Redis)"),
+    "priority_order": (
+        _choice("asc", "desc"),
+        "'desc' (the higher number first, as AMQP) or 'asc' (the lower first, as Redis)",
+    ),
     "max_message_bytes": (_optional(_count(1)), "a whole number of bytes, or None"),
     "track_started": (_bool, "True or False"),
     "event_loop": (_bool, "True or False"),

@@ -53,14 +53,16 @@ class RouteCache:
 
     def forget(self) -> None:
         """Ask the store again for everything."""
-        self._tables.clear()
-        self._queues.clear()
+        # New ones, not emptied ones: a thread that is just reading fills the old ones in vain.
+        self._tables = {}
+        self._queues = {}
 
     def _queue(self, name: str) -> Queue:
-        until, queue = self._queues.get(name, (0.0, None))
-        if queue is None or until <= self._now():
+        queues, asked_at = self._queues, self._now()
+        until, queue = queues.get(name, (0.0, None))
+        if queue is None or until <= asked_at:
             [queue] = self._store.route("", name)
-            _remember(self._queues, name, (self._now() + DIRECT_FOR, queue))
+            _remember(queues, name, (asked_at + DIRECT_FOR, queue))
         return queue
 
     def _remembered(self, exchange: str, routing_key: str) -> RoutingTable | None:
@@ -71,12 +73,12 @@ class RouteCache:
         return None
 
     def _read(self, exchange: str, routing_key: str) -> RoutingTable:
-        asked_at = self._now()
+        tables, asked_at = self._tables, self._now()
         table = self._store.table(exchange, routing_key)
         if table.kind is Kind.TOPIC:
-            _remember(self._tables, (exchange, None), (asked_at + TOPIC_FOR, table))
+            _remember(tables, (exchange, None), (asked_at + TOPIC_FOR, table))
         elif table.kind is Kind.DIRECT and _lasts(table):
-            _remember(self._tables, (exchange, routing_key), (asked_at + DIRECT_FOR, table))
+            _remember(tables, (exchange, routing_key), (asked_at + DIRECT_FOR, table))
         return table
 
 

@@ -305,7 +305,10 @@ def _url_of(client: Any) -> str:
     password = client.password() if callable(client.password) else client.password
     login = quote(client.userid or "", safe="") + (f":{quote(password, safe='')}" if password else "")
     port = f":{client.port}" if client.port else ""
-    return f"{scheme}://{login}{'@' if login else ''}{client.hostname or ''}{port}/{(client.virtual_host or '').lstrip('/')}"
+    name = client.virtual_host or ""
+    if not scheme.startswith("sqlite"):  # whose files may have an absolute path
+        name = name.lstrip("/")
+    return f"{scheme}://{login}{'@' if login else ''}{client.hostname or ''}{port}/{name}"
 
 
 if "celery" in sys.modules:

@@ -10,6 +10,7 @@ import pytest
 from kombu_sqlqueue.clock import FakeClock
 from kombu_sqlqueue.options import DatabaseOptions
 from kombu_sqlqueue.sql.database import Database
+from kombu_sqlqueue.sql.messages import SQLMessageStore
 
 from .databases import DATABASES, wipe
 
@@ -74,7 +75,5 @@ def database(request: pytest.FixtureRequest, database_options: DatabaseOptions, 
 
 
 @pytest.fixture
-def store(database: Database):
-    from kombu_sqlqueue.sql.messages import SQLMessageStore
-
+def store(database: Database) -> SQLMessageStore:
     return SQLMessageStore(database)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import (
+    CTE,
     BigInteger,
     Boolean,
-    CTE,
     ColumnElement,
     FromClause,
     Integer,
@@ -64,7 +64,7 @@ class LateralClaim:
         taken = self._taken(unhurried)
         return (
             update(m)
-            .where(m.c.id == taken.c.id)
+            .where(m.c.id == taken.c.id, self._dialect.found(m.c.id, select(taken.c.id)))
             .values(position=None, lessee=bindparam("taker", type_=BigInteger), deliveries=m.c.deliveries + 1)
             .returning(
                 m.c.id,
@@ -121,7 +121,9 @@ class LateralClaim:
             .correlate(asked, priorities, ranges)
             .scalar_subquery()
         )
-        begin = case((ahead, func.coalesce(floor, literal(-END, BigInteger))), else_=func.greatest(floor, literal(0, BigInteger)))
+        begin = case(
+            (ahead, func.coalesce(floor, literal(-END, BigInteger))), else_=func.greatest(floor, literal(0, BigInteger))
+        )
         end = case((ahead, literal(0, BigInteger)), else_=literal(END, BigInteger))
         return (
             select(priority, begin.label("begin"), end.label("end"))

@@ -29,7 +29,17 @@ class StepwiseClaim:
         self._any = select(m.c.id).where(m.c.queue.in_(select(asked.c.queue)), m.c.position.is_not(None)).limit(1)
         self._lanes = select(lane.c.queue, lane.c.priority).where(lane.c.queue.in_(select(asked.c.queue)))
         expired = func.coalesce(m.c.expires_at <= database.now(), False).label("expired")
-        columns = m.c.id, (m.c.deliveries + 1).label("deliveries"), m.c.queue, m.c.priority, m.c.position, expired, m.c.reclaims, m.c.envelope, m.c.body
+        columns = (
+            m.c.id,
+            (m.c.deliveries + 1).label("deliveries"),
+            m.c.queue,
+            m.c.priority,
+            m.c.position,
+            expired,
+            m.c.reclaims,
+            m.c.envelope,
+            m.c.body,
+        )
         self._of_lane = (
             select(*columns)
             .where(

@@ -80,8 +80,9 @@ class Claims:
         return rows
 
     def _tick(self, work: Work, floors: Floors) -> None:
-        if self._horizon is not None:
-            oldest_open, next_id = work.statement(lambda tx: tx.execute(self._horizon).one())
+        horizon = self._horizon
+        if horizon is not None:
+            oldest_open, next_id = work.statement(lambda tx: tx.execute(horizon).one())
             floors.tick(oldest_open, next_id, self._monotonic())
 
 

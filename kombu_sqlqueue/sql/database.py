@@ -158,7 +158,9 @@ class Database:
         if transaction_id is not None:
             known = self._repeat(lambda: self._ask(transaction_id))
         if known is None:
-            raise OutcomeUnknownError("the connection broke at the commit and the database cannot tell whether it took effect")
+            raise OutcomeUnknownError(
+                "the connection broke at the commit and the database cannot tell whether it took effect"
+            )
         return known
 
     def _ask(self, transaction_id: str) -> bool | None:
@@ -183,7 +185,9 @@ class Database:
 
     def _translate(self, error: DBAPIError | PoolTimeout) -> Exception:
         if isinstance(error, PoolTimeout):
-            return StoreUnavailableError(f"{self.options.safe_url}: no connection became free: raise pool_size, it is {self.options.pool_size}")
+            return StoreUnavailableError(
+                f"{self.options.safe_url}: no connection became free: raise pool_size, it is {self.options.pool_size}"
+            )
         # Only the driver's own words: SQLAlchemy's text has the statement in it, and psycopg quotes a line.
         said = str(error.orig).partition("\nLINE ")[0].strip()
         trouble = self.dialect.classify(error)

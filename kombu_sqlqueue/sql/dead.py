@@ -7,12 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
     Connection,
     Row,
     Select,
-    bindparam,
     case,
     delete,
     func,
@@ -46,7 +44,6 @@ class Dead:
         self._positions = positions
         self._message = database.tables.message
         self._dead = database.tables.dead
-        self._ids = database.dialect.rows("ids", id=BigInteger)
         self._skip_locked = Capability.SKIP_LOCKED in database.dialect.capabilities
 
     def bury(self, tx: Connection, lease: Lease, reason: Reason) -> bool:
@@ -68,7 +65,7 @@ class Dead:
         placed = self._positions.placed(tx, select(m.c.id).where(m.c.id == lease.message_id), m.c.id, most=1, wait=True)
         tx.execute(
             update(m)
-            .where(m.c.id == placed.c.id)
+            .where(m.c.id == placed.c.id, m.c.id == lease.message_id)
             .values(position=placed.c.position, lessee=None, reclaims=m.c.reclaims + 1, holders=with_holder(self._database))
         )
         self._database.announce(tx, [queue_topic(row.queue)])
@@ -82,7 +79,7 @@ class Dead:
         for reason in set(reasons.values()):
             ids = self._packed(id for id, its in reasons.items() if its is reason)
             tx.execute(insert(self._dead).from_select(*self._as_dead(reason, report)), ids)
-            tx.execute(delete(self._message).where(self._message.c.id.in_(select(self._ids.c.id))), ids)
+            tx.execute(delete(self._message).where(self._given(self._message.c.id)), ids)
 
     def claim_reports(self, tx: Connection, *, limit: int, lease_for: timedelta) -> list[DeadMessage]:
         d, now = self._dead, self._database.now()
@@ -90,29 +87,35 @@ class Dead:
         mine = due.with_for_update(skip_locked=self._skip_locked).cte("mine")
         claimed = (
             update(d)
-            .where(d.c.id.in_(select(mine.c.id)))
+            .where(self._database.dialect.found(d.c.id, select(mine.c.id)))
             .values(report_at=now + microseconds(lease_for))
             .returning(*d.c)
         )
-        return sorted((as_dead_message(row) for row in tx.execute(claimed)), key=lambda message: (message.died_at, message.id))
+        return sorted(
+            (as_dead_message(row) for row in tx.execute(claimed)), key=lambda message: (message.died_at, message.id)
+        )
 
     def reported(self, tx: Connection, ids: Collection[int]) -> None:
         d = self._dead
-        tx.execute(update(d).where(d.c.id.in_(select(self._ids.c.id))).values(report_at=None), self._packed(ids))
+        tx.execute(update(d).where(self._given(d.c.id)).values(report_at=None), self._packed(ids))
 
     def redrive(self, tx: Connection, ids: Collection[int]) -> int:
         d, packed = self._dead, self._packed(ids)
-        found = select(d.c.id).where(d.c.id.in_(select(self._ids.c.id)))
+        found = select(d.c.id).where(self._given(d.c.id))
         placed = self._positions.placed(tx, found, d.c.id, most=len(ids))
-        back = select(*(d.c[name] for name in KEPT), placed.c.position, literal(0)).join(placed, placed.c.id == d.c.id)
+        back = (
+            select(*(d.c[name] for name in KEPT), placed.c.position, literal(0))
+            .join(placed, placed.c.id == d.c.id)
+            .where(self._given(d.c.id))
+        )
         again = insert(self._message).from_select([*KEPT, "position", "reclaims"], back)
         rows = tx.execute(again.returning(self._message.c.id, self._message.c.queue), packed).all()
-        gone = delete(d).where(d.c.id.in_(select(self._ids.c.id)))
+        gone = delete(d).where(self._given(d.c.id))
         tx.execute(gone, self._packed(row.id for row in rows))
         self._database.announce(tx, {queue_topic(row.queue) for row in rows})
         return len(rows)
 
-    def _held(self, tx: Connection, lease: Lease, *also: ColumnElement[bool]) -> Row[Any] | None:
+    def _held(self, tx: Connection, lease: Lease, *also: ColumnElement[bool]) -> Row[*tuple[Any, ...]] | None:
         m = self._message.c
         held = select(m.queue, m.reclaims).where(
             m.id == lease.message_id, m.deliveries == lease.delivery, m.lessee.is_not(None), *also
@@ -127,7 +130,10 @@ class Dead:
             "report_at": case((m.task_id.is_not(None), now), else_=null()) if report else null(),
         }
         columns = {**{name: m[name] for name in KEPT}, **lost, "died_at": now, "reason": literal(reason.value)}
-        return list(columns), select(*columns.values()).where(m.id.in_(select(self._ids.c.id)))
+        return list(columns), select(*columns.values()).where(self._given(m.id))
+
+    def _given(self, id: ColumnElement[int]) -> ColumnElement[bool]:
+        return self._database.dialect.given(id, "ids")
 
     def _packed(self, ids: Any) -> dict[str, Any]:
         return self._database.dialect.packed("ids", 1, [(id,) for id in ids])

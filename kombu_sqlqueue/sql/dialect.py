@@ -87,6 +87,12 @@ class Dialect(Protocol):
     def packed(self, name: str, columns: int, rows: Collection[Sequence[Any]]) -> dict[str, Any]:
         """The parameters that give `rows(name, ...)` these rows of so many columns."""
 
+    def given(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+        """Whether the column is among the first values of `rows(name, ...)`, found by an index."""
+
+    def found(self, column: ColumnElement[Any], values: Select[Any]) -> ColumnElement[bool]:
+        """Whether the column is among the few values selected, found by an index."""
+
     def unhurried(self) -> ColumnElement[bool]:
         """Always true; with it in its condition a statement's commit need not wait for the disk.
 
@@ -121,7 +127,7 @@ class Dialect(Protocol):
     def waker(self, engine: Engine, channel: str) -> Waker | None:
         """What to wait on, or None where polling is all there is."""
 
-    def horizon(self) -> Select[tuple[int, int]] | None:
+    def horizon(self) -> Select[int, int] | None:
         """Asks for the oldest transaction that is open and the number the next one will get."""
 
     def transaction_id(self, tx: Connection) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Row, delete, func, select, tuple_, update
+from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Row, and_, delete, func, select, tuple_, update
 
 from ..messages import Lease
 from ..topics import queue_topic
@@ -39,7 +39,8 @@ class Leases:
     def newest(self) -> ColumnElement[bool]:
         """Whether a message's latest delivery is among the leases of `parameters`."""
         m = self._message.c
-        return tuple_(m.id, m.deliveries).in_(select(self._leases.c.id, self._leases.c.delivery))
+        exactly = tuple_(m.id, m.deliveries).in_(select(self._leases.c.id, self._leases.c.delivery))
+        return and_(self._database.dialect.given(m.id, "leases"), exactly)
 
     def parameters(self, leases: Iterable[Lease]) -> dict[str, Any]:
         return self._database.dialect.packed("leases", 2, [(lease.message_id, lease.delivery) for lease in leases])
@@ -57,7 +58,7 @@ class Leases:
         placed = self._positions.placed(tx, held, m.c.id, most=len(leases), ahead=True, wait=True)
         back = (
             update(m)
-            .where(m.c.id == placed.c.id)
+            .where(m.c.id == placed.c.id, self._database.dialect.given(m.c.id, "leases"))
             .values(position=placed.c.position, lessee=None)
             .returning(m.c.id, m.c.deliveries, m.c.queue)
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, case, delete, func, insert, or_, select, update
 
@@ -91,7 +90,7 @@ class Lessees:
         l, m = self._lessee, self._message
         left_behind = (
             select(m.c.id, m.c.reclaims, m.c.started_at)
-            .where(m.c.lessee.in_(select(l.c.id).where(l.c.lost_at.is_not(None))))
+            .where(self._database.dialect.found(m.c.lessee, select(l.c.id).where(l.c.lost_at.is_not(None))))
             .order_by(m.c.id)
             .limit(limit)
             .with_for_update(skip_locked=self._skip_locked, of=m)
@@ -105,12 +104,11 @@ class Lessees:
         if not ids:
             return
         m, dialect = self._message, self._database.dialect
-        found = dialect.rows("ids", id=m.c.id.type.__class__)
-        mine = select(m.c.id).where(m.c.id.in_(select(found.c.id)))
+        mine = select(m.c.id).where(dialect.given(m.c.id, "ids"))
         placed = self._positions.placed(tx, mine, m.c.id, most=len(ids), ahead=True)
         back = (
             update(m)
-            .where(m.c.id == placed.c.id)
+            .where(m.c.id == placed.c.id, dialect.given(m.c.id, "ids"))
             .values(
                 position=placed.c.position,
                 lessee=None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import selectors
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -42,10 +43,9 @@ class Listener:
 
     def interrupt(self) -> None:
         """Make `wait` return soon."""
-        try:
+        # It is full, so that `wait` is about to return, or closed.
+        with suppress(OSError):
             self._interrupter.send(b"!")
-        except OSError:
-            pass  # It is full, so `wait` is about to return, or closed.
 
     def close(self) -> None:
         self._hang_up()

@@ -7,13 +7,28 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, Executable, FromClause, Select, Text, bindparam, event, func, literal, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Engine,
+    Executable,
+    FromClause,
+    Select,
+    Text,
+    bindparam,
+    event,
+    func,
+    literal,
+    select,
+)
 from sqlalchemy.dialects import postgresql as pg
-from sqlalchemy.engine import URL, ExceptionContext, make_url
+from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from ..errors import ConfigurationError
 from ..topics import waited_as
+from .connecting import Connector, completed
 from .dialect import Capability, Trouble
 
 if TYPE_CHECKING:
@@ -25,15 +40,6 @@ __all__ = ["PostgreSQL"]
 
 #: How long to wait for a free connection of the pool, in seconds.
 POOL_TIMEOUT = 30.0
-#: What the URL may override: a server that is gone is noticed within a minute.
-CONNECT = {
-    "application_name": "sqlqueue",
-    "connect_timeout": "10",
-    "keepalives": "1",
-    "keepalives_idle": "20",
-    "keepalives_interval": "10",
-    "keepalives_count": "3",
-}
 #: The key of the advisory lock that migrations take: "sqlqueue" as a number.
 MIGRATION_LOCK = int.from_bytes(b"sqlqueue"[:7], "big")
 
@@ -68,18 +74,18 @@ class PostgreSQL:
     def create_engine(self, options: DatabaseOptions) -> Engine:
         try:
             engine = sa.create_engine(
-                _url(options.url),
+                completed(options.url),
                 isolation_level="READ COMMITTED",
                 hide_parameters=True,
                 pool_size=options.pool_size,
                 max_overflow=0,
                 pool_timeout=POOL_TIMEOUT,
-                connect_args=_prepare_threshold(make_url(options.url)),
             )
         except ImportError as error:
             raise ConfigurationError(
                 f"the PostgreSQL driver cannot be loaded ({error}): pip install 'kombu-sqlqueue[postgresql]'"
             ) from error
+        event.listen(engine, "do_connect", Connector(make_url(options.url)).connect)
         event.listen(engine, "handle_error", _drop_useless)
         return engine
 
@@ -94,6 +100,13 @@ class PostgreSQL:
 
     def packed(self, name: str, columns: int, rows: Collection[Sequence[Any]]) -> dict[str, Any]:
         return {f"{name}_{place}": [row[place] for row in rows] for place in range(columns)}
+
+    def given(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+        return column == sa.any_(bindparam(f"{name}_0", type_=pg.ARRAY(column.type)))
+
+    def found(self, column: ColumnElement[Any], values: Select[Any]) -> ColumnElement[bool]:
+        # IN would be a join, which a plan made for an empty table may begin at the wrong end.
+        return column == sa.any_(func.array(values.scalar_subquery(), type_=pg.ARRAY(column.type)))
 
     def unhurried(self) -> ColumnElement[bool]:
         # A subquery, so that it is done once and not for each row; true for this transaction only.
@@ -127,7 +140,9 @@ class PostgreSQL:
         # A notification takes a lock that all committers share: only where someone waits.
         announced = self.rows("announced", topic=Text, waited_as=Text)
         waiter = tables.waiter.c
-        waits = select(1).where(waiter.topic == announced.c.waited_as, waiter.expires_at > (self.now() if now is None else now))
+        waits = select(1).where(
+            waiter.topic == announced.c.waited_as, waiter.expires_at > (self.now() if now is None else now)
+        )
         heard = select(func.count(func.pg_notify(channel, announced.c.topic))).where(waits.exists())
         tx.execute(heard, self.packed("announced", 2, [(topic, waited_as(topic)) for topic in sorted(set(topics))]))
 
@@ -137,7 +152,7 @@ class PostgreSQL:
         _, parameters = engine.dialect.create_connect_args(engine.url)
         return Listener({**parameters, "application_name": "sqlqueue listen"}, channel)
 
-    def horizon(self) -> Select[tuple[int, int]]:
+    def horizon(self) -> Select[int, int]:
         now = func.txid_current_snapshot()
         return select(func.txid_snapshot_xmin(now), func.txid_snapshot_xmax(now))
 
@@ -159,29 +174,6 @@ class PostgreSQL:
 
 def _microseconds(instant: ColumnElement[Any]) -> ColumnElement[int]:
     return sa.cast(sa.extract("epoch", instant) * 1_000_000, BigInteger)
-
-
-def _url(text: str) -> URL:
-    """The URL with our defaults for what it does not say itself."""
-    url = make_url(text)
-    query = {name: value for name, value in url.query.items() if name != "prepare_threshold"}
-    defaults = dict(CONNECT)
-    if isinstance(query.get("host"), tuple):
-        # One of several servers takes writes; the others are its standbys.
-        defaults["target_session_attrs"] = "read-write"
-    return url.set(query={**defaults, **query})
-
-
-def _prepare_threshold(url: URL) -> Mapping[str, int | None]:
-    """After how many executions a statement is prepared: psycopg takes no text for it."""
-    given = url.query.get("prepare_threshold")
-    if given is None:
-        return {}
-    if given == "none":
-        return {"prepare_threshold": None}
-    if isinstance(given, str) and given.isdecimal():
-        return {"prepare_threshold": int(given)}
-    raise ConfigurationError(f"prepare_threshold in the URL is {given!r}, but must be a whole number or 'none'")
 
 
 def _drop_useless(context: ExceptionContext) -> None:

@@ -180,7 +180,9 @@ class Tables:
             Column("meta", BYTES, nullable=False),
         )
         _partial(
-            f"{prefix}group_result_expires", self.group_result.c.expires_at, where=self.group_result.c.expires_at.is_not(None)
+            f"{prefix}group_result_expires",
+            self.group_result.c.expires_at,
+            where=self.group_result.c.expires_at.is_not(None),
         )
         self.chord = Table(
             f"{prefix}chord",

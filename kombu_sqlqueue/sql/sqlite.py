@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, Executable, FromClause, bindparam, event, func, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, Executable, FromClause, Select, bindparam, event, func, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
@@ -95,6 +95,13 @@ class SQLite:
     def packed(self, name: str, columns: int, rows: Collection[Sequence[Any]]) -> dict[str, Any]:
         return {name: json.dumps([list(row) for row in rows])}
 
+    def given(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+        first = self.rows(name, first=column.type.__class__)
+        return column.in_(select(first.c.first))
+
+    def found(self, column: ColumnElement[Any], values: Select[Any]) -> ColumnElement[bool]:
+        return column.in_(values)
+
     def unhurried(self) -> ColumnElement[bool]:
         return sa.true()
 
@@ -152,6 +159,7 @@ class _Connection(sqlite3.Connection):
     #: The threads of a process queue here; SQLite's own lock has no queue.
     writing: threading.Lock
     safe_url: str
+    is_writer = False
 
     def prepare(self) -> None:
         """Let readers and the writer get on with each other, and make commits durable."""
@@ -162,28 +170,29 @@ class _Connection(sqlite3.Connection):
         """Become the writer. Raises StoreUnavailableError if others do not let us."""
         if not self.writing.acquire(timeout=LOCK_TIMEOUT):
             raise self._locked()
+        self.is_writer = True
         try:
             self._persist("BEGIN IMMEDIATE")
         except BaseException:
-            self.writing.release()
+            self._resign()
             raise
 
     def commit(self) -> None:
-        began = self.in_transaction
         super().commit()
-        if began:
-            self.writing.release()
+        self._resign()
 
     def rollback(self) -> None:
-        began = self.in_transaction
         super().rollback()
-        if began:
-            self.writing.release()
+        self._resign()
 
     def close(self) -> None:
-        began = self.in_transaction
         super().close()
-        if began:
+        self._resign()
+
+    def _resign(self) -> None:
+        # Not asked of SQLite: a full disk makes it end the transaction on its own.
+        if self.is_writer:
+            self.is_writer = False
             self.writing.release()
 
     def _persist(self, statement: str) -> None:

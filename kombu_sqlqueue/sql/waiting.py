@@ -32,7 +32,8 @@ class Waiting:
         m = self._message
         due = select(m.c.id).where(m.c.due_at <= self._database.now())
         placed = self._positions.placed(tx, due, m.c.due_at, m.c.id, most=limit)
-        ready = update(m).where(m.c.id == placed.c.id).values(position=placed.c.position, due_at=None)
+        is_placed = self._database.dialect.found(m.c.id, select(placed.c.id))
+        ready = update(m).where(m.c.id == placed.c.id, is_placed).values(position=placed.c.position, due_at=None)
         queues = tx.scalars(ready.returning(m.c.queue)).all()
         self._database.announce(tx, {queue_topic(queue) for queue in queues})
         return len(queues)
@@ -80,11 +81,13 @@ class Waiting:
             found = found.order_by(order)
         found_ids = found.cte("found")
         # SQLite's driver counts no rows of a statement that begins with WITH.
-        return len(tx.execute(delete(m).where(m.c.id.in_(select(found_ids.c.id))).returning(m.c.id)).all())
+        return len(
+            tx.execute(delete(m).where(self._database.dialect.found(m.c.id, select(found_ids.c.id))).returning(m.c.id)).all()
+        )
 
 
 def _counted(
     state: str, queue: ColumnElement[str], which: Collection[ColumnElement[bool]], queues: Collection[str] | None
-) -> Select[Any]:
+) -> Select[*tuple[Any, ...]]:
     counted = select(queue, literal(state, String), func.count()).where(*which).group_by(queue)
     return counted if queues is None else counted.where(queue.in_(queues))

@@ -8,7 +8,7 @@ import time
 
 from celery import Task, chain, chord, group, signals
 
-from .tasks import MARKS, app, echo, mark, total
+from .tasks import MARKS, app, echo, fail, mark, total
 
 
 @app.task
@@ -56,6 +56,7 @@ def replaced(self: Task, how):
         "chain": lambda: chain(echo.si(2), plus.s(3)),
         "group": lambda: group(echo.si(2), echo.si(3)),
         "chord": lambda: chord([echo.si(2), echo.si(3)], total.s()),
+        "bad chord": lambda: chord([fail.si(), echo.si(3)], total.s()),
     }
     return self.replace(by[how]())
 

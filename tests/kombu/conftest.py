@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from kombu import Connection
+from sqlalchemy import func, select
 
 import kombu_sqlqueue  # noqa: F401  It makes the URLs known to Kombu.
 from kombu_sqlqueue.options import DatabaseOptions
@@ -46,6 +47,19 @@ def connection(connect: Callable[..., Connection]) -> Connection:
 @pytest.fixture
 def channel(connection: Connection) -> Any:
     return connection.channel()
+
+
+@pytest.fixture
+def count_rows(database_options: DatabaseOptions) -> Iterator[Callable[..., list[int]]]:
+    """How many rows the tables of these names have."""
+    database = Database(database_options)
+
+    def count_rows(*tables: str) -> list[int]:
+        counts = [select(func.count()).select_from(getattr(database.tables, table)) for table in tables]
+        return [database.statement(lambda tx, count=count: int(tx.execute(count).scalar_one())) for count in counts]
+
+    yield count_rows
+    database.dispose()
 
 
 @pytest.fixture

@@ -61,6 +61,33 @@ def test_the_loop_respects_the_window(connection, hub, name):
     assert run(hub, lambda: len(got) == 3)
 
 
+def test_an_ack_in_the_loop_makes_room_at_once(connection, hub, name):
+    """Well before the next poll, although the loop was about to sleep until then."""
+    channel = connection.channel()
+    queue = Queue(name)(channel)
+    queue.declare()
+    for number in range(2):
+        channel.Producer().publish(number, routing_key=name)
+    acked_at = []
+
+    def ack_later(message):
+        threading.Timer(0.1, hub.call_soon, (ack, message)).start()
+
+    def ack(message):
+        message.ack()
+        acked_at.append(time.monotonic())
+
+    consumer = Consumer(channel, [queue], on_message=ack_later, prefetch_count=1)
+    consumer.consume()
+    connection.register_with_event_loop(hub)
+    end = time.monotonic() + 10
+    while len(acked_at) < 2 and time.monotonic() < end:
+        hub.run_once()
+
+    first, second = acked_at
+    assert second - first < 0.5
+
+
 def test_a_connection_may_be_closed_in_the_loop(connect, hub, name):
     connection = connect()
     channel = connection.channel()

@@ -135,38 +135,59 @@ def test_a_broadcast_queue_of_each_consumer_gets_every_message(connect, channel,
     assert got == ["x", "x"]
 
 
-def test_a_mailbox_answers(connect, name):
-    """Remote control, as Celery's workers do it."""
+@pytest.fixture
+def serve(connect, name):
+    """Starts nodes of a mailbox, as Celery's workers have them; they answer until the test ends."""
     mailbox = Mailbox(name, type="fanout", queue_expires=10, queue_ttl=300)
-    ready, done = threading.Event(), threading.Event()
+    done = threading.Event()
+    connections = []
 
-    def serve(host):
+    def node(host):
         connection = connect()
-        node = mailbox(connection).Node(host, state={"host": host})
-        node.handler(ping)
-        node.channel = connection.channel()
+        node = mailbox(connection).Node(host, state={"host": host}, channel=connection.channel())
+        node.handlers["ping"] = lambda state: f"pong from {state['host']}"
         node.listen()
         return connection
 
-    def ping(state, **kwargs):
-        return f"pong from {state['host']}"
-
-    def loop(connections):
-        ready.set()
+    def loop():
         while not done.is_set():
             for connection in connections:
                 with suppress(TimeoutError):
                     connection.drain_events(timeout=0.05)
 
-    server = threading.Thread(target=loop, args=([serve("one"), serve("two")],))
-    server.start()
-    try:
-        ready.wait(5)
-        client = mailbox(connect())
-        for _ in range(2):
-            replies = client.multi_call("ping", timeout=5, limit=2)
-            assert sorted(replies, key=str) == [{"one": "pong from one"}, {"two": "pong from two"}]
-        assert client.call(["two"], "ping", timeout=5) == [{"two": "pong from two"}]
-    finally:
+    server = threading.Thread(target=loop)
+
+    def serve(*hosts):
+        connections.extend(map(node, hosts))
+        server.start()
+        return mailbox
+
+    def stop():
         done.set()
         server.join(10)
+        for connection in connections:
+            connection.close()
+
+    serve.stop = stop
+    yield serve
+    stop()
+
+
+def test_a_mailbox_answers(connect, serve):
+    client = serve("one", "two")(connect())
+    for _ in range(2):
+        replies = client.multi_call("ping", timeout=5, limit=2)
+        assert sorted(replies, key=str) == [{"one": "pong from one"}, {"two": "pong from two"}]
+
+    assert client.call(["two"], "ping", timeout=5) == [{"two": "pong from two"}]
+
+
+def test_a_mailbox_leaves_nothing_behind(connect, serve, count_rows):
+    connection = connect()
+    client = serve("one", "two")(connection)
+    client.multi_call("ping", timeout=5, limit=2)
+    client.multi_call("ping", timeout=0.01, limit=2)
+    serve.stop()
+    connection.close()
+
+    assert count_rows("queue", "binding", "consumer", "message", "dead") == [0, 0, 0, 0, 0]

@@ -136,6 +136,16 @@ def test_get_answers_none_at_once_when_there_is_nothing(queue):
     assert queue.get() is None
 
 
+def test_one_drain_delivers_all_that_is_ready(connection, channel, queue, publish):
+    """As on RabbitMQ; Kombu's own tests count on it."""
+    publish(*range(3))
+    got = []
+    with Consumer(channel, [queue], on_message=got.append):
+        connection.drain_events(timeout=5)
+
+    assert [message.payload for message in got] == [0, 1, 2]
+
+
 def test_no_more_than_the_prefetch_window_is_delivered(connection, queue, publish, drain):
     publish(*range(10))
     got, _ = consume(connection, queue, drain, prefetch=3)

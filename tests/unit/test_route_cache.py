@@ -148,6 +148,22 @@ def test_what_this_process_changed_is_seen_at_once(store, cache):
     assert cache.route("", "q") == [Queue("q", durable=False)]
 
 
+def test_an_answer_that_was_under_way_when_something_changed_is_not_remembered(store, cache):
+    store.declare(Exchange("x", Kind.TOPIC), ("#", Queue("one")))
+    read = store.table
+
+    def overtaken(exchange, routing_key):
+        table = read(exchange, routing_key)
+        store.declare(Exchange("x", Kind.TOPIC), ("#", Queue("two")))
+        cache.forget()
+        store.table = read
+        return table
+
+    store.table = overtaken
+    assert names(cache.route("x", "k")) == ["one"]
+    assert names(cache.route("x", "k")) == ["one", "two"]
+
+
 def test_any_number_of_keys_takes_bounded_memory(cache):
     for number in range(3 * ROUTES):
         cache.route("", f"reply-{number}")
