@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -201,7 +202,7 @@ def test_another_broker_is_named_as_the_trouble(command: str):
     assert "-A YOUR_APP or --broker URL" in done.output
 
 
-def test_no_password_is_shown(database: Database):
+def test_no_password_is_shown():
     """Neither when all is well nor when the server is away."""
     away = "sqlqueue+postgresql://someone:hunter2@127.0.0.1:1/nowhere"
     with Celery("away", set_as_current=False, broker=away, backend=away) as app:
@@ -212,7 +213,7 @@ def test_no_password_is_shown(database: Database):
     assert "hunter2" not in done.output
 
 
-def test_with_a_url_alone(database: Database, tmp_path: Any):
+def test_with_a_url_alone(tmp_path: Path):
     """No app: the whole command line, in a process of its own."""
     command = [sys.executable, "-m", "celery", "--broker", f"sqlqueue+sqlite:///{tmp_path}/queue.db", "sqlqueue"]
     migrated = subprocess.run([*command, "migrate"], cwd=tmp_path, check=False, text=True, capture_output=True, timeout=60)

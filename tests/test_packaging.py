@@ -12,6 +12,10 @@ from importlib.metadata import entry_points, metadata
 from pathlib import Path
 
 import pytest
+from celery import Celery
+from kombu import Connection
+
+from kombu_sqlqueue.backend import SQLBackend
 
 from .celery.workers import eventually
 
@@ -100,6 +104,22 @@ def test_the_result_backend_needs_only_the_url(run, url: str):
     done = run("-c", f"from celery import Celery; print(Celery(backend={url!r}).AsyncResult('nobody').state)")
 
     assert done.stdout.strip() == "PENDING", done.stderr
+
+
+@pytest.mark.parametrize("scheme", ["sqlqueue+postgresql", "sqlqueue+postgres", "sqlqueue-postgresql", "sqlqueue-postgres"])
+def test_each_form_of_url_serves_as_broker_and_as_result_backend(scheme: str):
+    """The plus-less one is there for lists of hosts, which Kombu takes apart."""
+    url = f"{scheme}://user@nowhere.invalid/database"
+    with Celery(set_as_current=False, broker=url, backend=url) as app:
+        assert app.connection_for_write().transport.driver_type == "sqlqueue"
+        assert isinstance(app.backend, SQLBackend)
+
+
+def test_a_list_of_hosts_can_be_switched_through():
+    hosts = [f"sqlqueue+postgresql://user@{host}.invalid/database" for host in ("one", "two")]
+    with Connection(hosts) as connection:
+        connection.switch(next(connection.cycle))
+        assert connection.transport.options.database.url.startswith("postgresql+psycopg://user@")
 
 
 def test_kombu_with_a_queue_and_a_producer_needs_only_the_url(run, url: str):

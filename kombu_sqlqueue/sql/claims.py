@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -35,7 +34,7 @@ class Claim(Protocol):
 class Claims:
     """Claims of one process. It remembers how far it has come in each lane."""
 
-    def __init__(self, database: Database, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, database: Database, *, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._horizon = database.dialect.horizon()
         self._turns = itertools.count()

@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
+from functools import cached_property
 from typing import TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, bindparam, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -18,7 +20,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from ..clock import Clock
 from ..errors import ConfigurationError, OutcomeUnknownError, SchemaError, StoreUnavailableError
 from ..options import DatabaseOptions
-from .dialect import Dialect, Trouble
+from .dialect import Capability, Dialect, Trouble
 from .schema import Tables
 
 __all__ = ["Database"]
@@ -78,10 +80,15 @@ class Database:
 
     def statement(self, work: Callable[[Connection], T]) -> T:
         """Do `work`, one statement that commits itself and may be repeated."""
+        outer = self._joined.get()
+        if outer is not None and Capability.CONCURRENT_WRITERS not in self.dialect.capabilities:
+            # Where there is one writer it would wait for itself.
+            with self.translated():
+                return work(outer)
 
         def once() -> T:
             # The server commits each statement by itself; SQLite, which is told when, at the end.
-            with self._statements.begin() as connection:
+            with self._free_statements().begin() as connection:
                 return work(connection)
 
         return self._repeat(once)
@@ -122,11 +129,29 @@ class Database:
 
     def dispose(self) -> None:
         """Close every pooled connection."""
-        self.engine.dispose()
+        for engine in self._engines():
+            engine.dispose()
 
     def abandon(self) -> None:
         """Forget the parent's connections after a fork, without a word on the parent's sockets."""
-        self.engine.dispose(close=False)
+        for engine in self._engines():
+            engine.dispose(close=False)
+
+    def _free_engine(self) -> Engine:
+        """Where to get a connection from. Who has one already for a transaction gets no second one of the
+        pool: threads that all have one and wait for another would wait for each other.
+        """
+        return self._aside if self.in_transaction else self.engine
+
+    def _free_statements(self) -> Engine:
+        return self._aside.execution_options(isolation_level="AUTOCOMMIT") if self.in_transaction else self._statements
+
+    @cached_property
+    def _aside(self) -> Engine:
+        return self.dialect.create_engine(replace(self.options, pool_size=1))
+
+    def _engines(self) -> list[Engine]:
+        return [self.engine, *([self._aside] if "_aside" in self.__dict__ else [])]
 
     @contextmanager
     def translated(self) -> Iterator[None]:
@@ -140,7 +165,7 @@ class Database:
         committing = False
         transaction_id = None
         try:
-            with self.engine.connect() as connection, connection.begin():
+            with self._free_engine().connect() as connection, connection.begin():
                 answer = work(connection)
                 transaction_id = None if repeatable else self.dialect.transaction_id(connection)
                 committing = True
@@ -164,7 +189,7 @@ class Database:
         return known
 
     def _ask(self, transaction_id: str) -> bool | None:
-        with self._statements.connect() as connection:
+        with self._free_statements().connect() as connection:
             return self.dialect.committed(connection, transaction_id)
 
     def _repeat(self, once: Callable[[], T]) -> T:

@@ -28,6 +28,8 @@ class Capability(enum.Enum):
     """A lower position may be committed after a higher one."""
     SEQUENCES = enum.auto()
     LATERAL = enum.auto()
+    ARRAYS = enum.auto()
+    """A list is one parameter, whatever it is a list of."""
     COMMIT_STATUS = enum.auto()
     """The database tells afterwards whether a transaction was committed."""
 
@@ -65,7 +67,7 @@ class Waker(Protocol):
 
 
 class Dialect(Protocol):
-    """A database, as the stores see it. The `Database` it serves is handed in at construction."""
+    """A database, as the stores see it. Each `Database` has a dialect of its own."""
 
     name: str
     capabilities: frozenset[Capability]
@@ -121,7 +123,8 @@ class Dialect(Protocol):
     ) -> None:
         """Wake who waits for these topics when the transaction commits; nothing where nobody does.
 
-        `Database.announce` is the way in.
+        `Database.announce` is the way in. A dialect serves one database: tables, channel and clock
+        are the same each time.
         """
 
     def waker(self, engine: Engine, channel: str) -> Waker | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 
 from sqlalchemy import Connection
@@ -28,12 +29,13 @@ PURGE_BATCH = 5000
 class SQLMessageStore:
     """Implements `kombu_sqlqueue.store.MessageStore`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """`monotonic` tells the seconds by which claims look back for what was committed late."""
         self._database = database
         self._work = Work(database)
         self._positions = Positions(database)
         self._publishing = Publishing(database, self._positions)
-        self._claims = Claims(database)
+        self._claims = Claims(database, monotonic=monotonic)
         self._leases = Leases(database, self._positions)
         self._dead = Dead(database, self._positions)
         self._lessees = Lessees(database, self._positions, self._dead)

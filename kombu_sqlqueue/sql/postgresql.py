@@ -43,6 +43,9 @@ POOL_TIMEOUT = 30.0
 #: The key of the advisory lock that migrations take: "sqlqueue" as a number.
 MIGRATION_LOCK = int.from_bytes(b"sqlqueue"[:7], "big")
 
+#: What is known of a connection's transaction, in its `info`.
+TRANSACTION = "sqlqueue transaction"
+
 #: SQLSTATEs and classes of them (two characters), the longer first.
 TROUBLES = {
     "23505": Trouble.CONFLICT,
@@ -70,6 +73,9 @@ class PostgreSQL:
     name = "postgresql"
     capabilities = frozenset(Capability)
     migrates_itself = False
+
+    def __init__(self) -> None:
+        self._announcement: Executable | None = None
 
     def create_engine(self, options: DatabaseOptions) -> Engine:
         try:
@@ -137,14 +143,20 @@ class PostgreSQL:
         *,
         now: ColumnElement[int] | None = None,
     ) -> None:
+        if self._announcement is None:
+            self._announcement = self._build_announcement(tables, channel, self.now() if now is None else now)
+        listed = [(topic, waited_as(topic)) for topic in sorted(set(topics))]
+        answer = tx.execute(self._announcement, self.packed("announced", 2, listed)).one()
+        # Whoever wants to know how the commit went need not ask for this again.
+        tx.info[TRANSACTION] = (tx.get_transaction(), str(answer.transaction_id))
+
+    def _build_announcement(self, tables: Tables, channel: str, now: ColumnElement[int]) -> Executable:
         # A notification takes a lock that all committers share: only where someone waits.
         announced = self.rows("announced", topic=Text, waited_as=Text)
         waiter = tables.waiter.c
-        waits = select(1).where(
-            waiter.topic == announced.c.waited_as, waiter.expires_at > (self.now() if now is None else now)
-        )
-        heard = select(func.count(func.pg_notify(channel, announced.c.topic))).where(waits.exists())
-        tx.execute(heard, self.packed("announced", 2, [(topic, waited_as(topic)) for topic in sorted(set(topics))]))
+        waits = select(1).where(waiter.topic == announced.c.waited_as, waiter.expires_at > now)
+        notified = func.count(func.pg_notify(channel, announced.c.topic))
+        return select(notified, func.txid_current().label("transaction_id")).where(waits.exists())
 
     def waker(self, engine: Engine, channel: str) -> Listener:
         from .listen import Listener
@@ -157,6 +169,9 @@ class PostgreSQL:
         return select(func.txid_snapshot_xmin(now), func.txid_snapshot_xmax(now))
 
     def transaction_id(self, tx: Connection) -> str | None:
+        transaction, known = tx.info.pop(TRANSACTION, (None, None))
+        if known is not None and transaction is tx.get_transaction():
+            return str(known)
         return str(tx.scalar(select(func.txid_current())))
 
     def committed(self, tx: Connection, transaction_id: str) -> bool | None:

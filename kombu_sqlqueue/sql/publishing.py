@@ -5,18 +5,48 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, bindparam, case, delete, insert, null, or_, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Executable,
+    LargeBinary,
+    SmallInteger,
+    Text,
+    bindparam,
+    case,
+    delete,
+    insert,
+    literal,
+    null,
+    or_,
+    select,
+)
+from sqlalchemy.types import TypeEngine
 
 from ..clock import microseconds
 from ..messages import Lease, NewMessage
 from ..topics import queue_topic
 from .database import Database
+from .dialect import Capability
 from .positions import Positions
 
 __all__ = ["Publishing"]
 
 #: A queue and a priority other than 0.
 Lane = tuple[str, int]
+
+#: What a message brings, by other names than those of the columns that are made of it.
+GIVEN: dict[str, type[TypeEngine[Any]]] = {
+    "given_due_at": BigInteger,
+    "given_expires_in": BigInteger,
+    "given_queue": Text,
+    "given_priority": SmallInteger,
+    "given_task_id": Text,
+    "given_task": Text,
+    "given_envelope": Text,
+    "given_body": LargeBinary,
+}
 
 
 class Publishing:
@@ -27,6 +57,7 @@ class Publishing:
         self._positions = positions
         self._known: set[Lane] = set()
         self._insert = self._build()
+        self._insert_rows = self._build_rows()
 
     def unknown_lanes(self, messages: Iterable[NewMessage]) -> set[Lane]:
         """The lanes of these messages that may lack their row; without it nobody claims from them."""
@@ -48,45 +79,55 @@ class Publishing:
 
     def store(self, tx: Connection, messages: Sequence[NewMessage]) -> None:
         """Insert the messages in this order, and wake who waits for their queues."""
-        drawn = self._positions.parameters(tx, len(messages))
-        rows = [_parameters(message) | position for message, position in zip(messages, drawn, strict=True)]
-        if len(rows) == 1:
-            tx.execute(self._insert, rows[0])
+        if len(messages) > 1 and self._insert_rows is not None:
+            rows = [tuple(_values(message).values()) for message in messages]
+            tx.execute(self._insert_rows, self._database.dialect.packed("given", len(GIVEN), rows))
         else:
-            # Only an INSERT that returns something is sent with many rows at a time.
-            tx.execute(self._insert.returning(self._database.tables.message.c.id), rows).all()
+            drawn = self._positions.parameters(tx, len(messages))
+            tx.execute(
+                self._insert, [_values(message) | position for message, position in zip(messages, drawn, strict=True)]
+            )
         self._database.announce(tx, {queue_topic(message.queue) for message in messages})
 
-    def _build(self) -> Any:
+    def _build(self) -> Executable:
+        """For messages one by one: each a set of parameters."""
+        given = {name: bindparam(name, type_=kind()) for name, kind in GIVEN.items()}
+        return insert(self._database.tables.message).inline().values(self._columns(given))
+
+    def _build_rows(self) -> Executable | None:
+        """For messages by the thousand: one text and eight lists, where lists can be parameters."""
+        if Capability.ARRAYS not in self._database.dialect.capabilities:
+            return None
+        given = self._database.dialect.rows("given", **GIVEN)
+        columns = self._columns(given.c)
+        return insert(self._database.tables.message).inline().from_select(list(columns), select(*columns.values()))
+
+    def _columns(self, given: Any) -> dict[str, ColumnElement[Any]]:
         now = self._database.now()
-        due_at = bindparam("given_due_at", type_=BigInteger)
-        ready = or_(due_at.is_(None), due_at <= now)
-        return (
-            insert(self._database.tables.message)
-            .inline()
-            .values(
-                position=case((ready, self._positions.drawn()), else_=null()),
-                due_at=case((ready, null()), else_=due_at),
-                deliveries=0,
-                reclaims=0,
-                published_at=now,
-                expires_at=now + bindparam("given_expires_in", type_=BigInteger),
-                queue=bindparam("given_queue"),
-                priority=bindparam("given_priority"),
-                task_id=bindparam("given_task_id"),
-                task=bindparam("given_task"),
-                envelope=bindparam("given_envelope"),
-                body=bindparam("given_body"),
-            )
-        )
+        ready = or_(given["given_due_at"].is_(None), given["given_due_at"] <= now)
+        return {
+            "position": case((ready, self._positions.drawn()), else_=null()),
+            "due_at": case((ready, null()), else_=given["given_due_at"]),
+            "deliveries": literal(0),
+            "reclaims": literal(0),
+            "published_at": now,
+            "expires_at": now + given["given_expires_in"],
+            "queue": given["given_queue"],
+            "priority": given["given_priority"],
+            "task_id": given["given_task_id"],
+            "task": given["given_task"],
+            "envelope": given["given_envelope"],
+            "body": given["given_body"],
+        }
 
 
-def _parameters(message: NewMessage) -> dict[str, Any]:
+def _values(message: NewMessage) -> dict[str, Any]:
+    """The values of `GIVEN`, in its order."""
     return {
-        "given_queue": message.queue,
-        "given_priority": message.priority,
         "given_due_at": message.due_at,
         "given_expires_in": None if message.expires_in is None else microseconds(message.expires_in),
+        "given_queue": message.queue,
+        "given_priority": message.priority,
         "given_task_id": message.task_id,
         "given_task": message.task,
         "given_envelope": message.envelope,

@@ -13,7 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, Executable, FromClause, Select, bindparam, event, func, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Engine,
+    Executable,
+    FromClause,
+    Select,
+    bindparam,
+    event,
+    func,
+    select,
+)
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError

@@ -28,6 +28,9 @@ class Waiting:
         self._dead = database.tables.dead
         self._skip_locked = Capability.SKIP_LOCKED in database.dialect.capabilities
 
+        due_at = self._message.c.due_at
+        self._first_due = select(due_at - database.now()).where(due_at.is_not(None)).order_by(due_at).limit(1)
+
     def promote(self, tx: Connection, limit: int) -> int:
         m = self._message
         due = select(m.c.id).where(m.c.due_at <= self._database.now())
@@ -39,9 +42,7 @@ class Waiting:
         return len(queues)
 
     def next_due(self, tx: Connection) -> timedelta | None:
-        due_at = self._message.c.due_at
-        first = select(due_at - self._database.now()).where(due_at.is_not(None)).order_by(due_at).limit(1)
-        left = tx.scalar(first)
+        left = tx.scalar(self._first_due)
         return None if left is None else timedelta(microseconds=max(0, left))
 
     def expire(self, tx: Connection, limit: int) -> int:

@@ -53,6 +53,12 @@ def fail(text="failed on purpose"):
     raise ValueError(text)
 
 
+@app.task(acks_late=True)
+def out_of_memory():
+    mark("out of memory")
+    raise MemoryError
+
+
 @app.task
 def sleep_early(text, seconds):
     mark(f"begin {text}")

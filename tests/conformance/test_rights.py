@@ -44,7 +44,11 @@ def as_role(database: Database) -> Iterator[As]:
 
     def act(sql: str) -> Database:
         role = f"sqlqueue_{uuid.uuid4().hex[:8]}"
-        statements = [f"CREATE ROLE {role}", f"GRANT USAGE ON SCHEMA {schema} TO {role}", f"SET LOCAL search_path TO {schema}"]
+        statements = [
+            f"CREATE ROLE {role}",
+            f"GRANT USAGE ON SCHEMA {schema} TO {role}",
+            f"SET LOCAL search_path TO {schema}",
+        ]
         statements += [each.replace("ROLE", role) for each in sql.split(";") if each.strip()]
         execute(database, statements)
         url = make_url(database.options.url).update_query_dict({"options": f"-c role={role}"})
