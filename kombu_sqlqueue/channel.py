@@ -13,14 +13,15 @@ from collections.abc import Callable, Container
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
+from amqp.exceptions import NotFound
 from amqp.protocol import queue_declare_ok_t
-from kombu.exceptions import ChannelError, EncodeError
+from kombu.exceptions import EncodeError
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
 
 from .envelope import MAX_PRIORITY, pack, unpack
-from .errors import ConfigurationError, MessageTooBigError
+from .errors import ConfigurationError, MessageTooBigError, NotFoundError
 from .keeper import LeaseKeeper
 from .messages import Delivery, Lease, Outcome, Reason
 from .process import Process, process_for
@@ -60,6 +61,7 @@ class Channel(virtual.Channel):
         self._begun: set[str] = set()
         self._started: set[str] = set()
         self._look_at = 0.0
+        self._declared: set[str] = set()
 
     @property
     def _process(self) -> Process:
@@ -111,7 +113,8 @@ class Channel(virtual.Channel):
         self._queue_of[consumer_tag] = queue
         self._consumers.add(consumer_tag)
         self._active_queues.append(queue)
-        self._keeper.consume(queue)
+        if not self._keeper.consume(queue) and queue in self._declared:
+            raise _not_found(f"queue {queue!r} was deleted meanwhile", "Channel.basic_consume")
         self.connection.consumers_changed()
 
     def basic_cancel(self, consumer_tag: str) -> None:
@@ -130,6 +133,7 @@ class Channel(virtual.Channel):
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         """One message of the queue, or None."""
+        self._process.routing.touch([queue])
         for delivery in self._keeper.claim([queue], 1):
             return self._message(delivery, no_ack=no_ack)
         return None
@@ -287,8 +291,9 @@ class Channel(virtual.Channel):
             logger.warning("queue %r: sqlqueue does not support %s", name, ", ".join(parsed.unsupported))
         if self._process.routing.declare_queue(Queue(name, durable, exclusive, auto_delete, parsed)):
             self._process.routes.forget()
-        # Counting costs more the fuller the queue is, and nobody who declares wants to know.
-        return queue_declare_ok_t(name, 0, 0)
+        self._declared.add(name)
+        # Counting messages costs more the fuller the queue is, and nobody who declares wants to know.
+        return queue_declare_ok_t(name, 0, self._process.routing.consumers(name) if exclusive else 0)
 
     def prepare_queue_arguments(self, arguments: dict[str, Any] | None, **kwargs: Any) -> dict[str, Any]:
         return to_rabbitmq_queue_arguments(arguments or {}, **kwargs)
@@ -302,7 +307,11 @@ class Channel(virtual.Channel):
         **kwargs: Any,
     ) -> None:
         """Route what `exchange` gets under `routing_key` to `queue`."""
-        if self._process.routing.bind(_binding(queue, exchange, routing_key, arguments)):
+        try:
+            bound = self._process.routing.bind(_binding(queue, exchange, routing_key, arguments))
+        except NotFoundError as error:
+            raise _not_found(f"no queue {queue!r}", "Channel.queue_bind") from error
+        if bound:
             self._process.routes.forget()
 
     def queue_unbind(
@@ -373,5 +382,5 @@ def _binding(queue: str, exchange: str | None, routing_key: str | None, argument
     return Binding(exchange or "amq.direct", queue, routing_key or "", pack_arguments(arguments))
 
 
-def _not_found(what: str, method: str) -> ChannelError:
-    return ChannelError(f"NOT_FOUND - {what}", (50, 10), method, "404")
+def _not_found(what: str, method: str) -> NotFound:
+    return NotFound(f"NOT_FOUND - {what}", (50, 10), method)

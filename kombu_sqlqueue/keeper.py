@@ -103,11 +103,12 @@ class LeaseKeeper:
             self._held.update(delivery.lease for delivery in deliveries)
         return deliveries
 
-    def consume(self, queue: str) -> None:
-        """This process has one more consumer of the queue."""
+    def consume(self, queue: str) -> bool:
+        """This process has one more consumer of the queue; False if nobody declared that one."""
         with self._lock:
-            self._routing.consume(queue, self._enrolled())
+            declared = self._routing.consume(queue, self._enrolled())
             self._consumed[queue] += 1
+        return declared
 
     def cancel(self, queue: str) -> None:
         """This process has one consumer of the queue less; a queue that lives by them may go."""

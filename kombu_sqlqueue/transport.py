@@ -6,6 +6,7 @@ it, and when nothing is ready arrange to be woken. They differ in who waits.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import sys
@@ -33,8 +34,6 @@ logger = logging.getLogger(__name__)
 IMPATIENCE = (0.01, 0.05, 0.25)
 #: After this many claims in a row that found something, nobody needs to wake us.
 BUSY_AFTER = 20
-#: How many settled messages may wait while there is something to deliver.
-SETTLE_AT = 32
 #: The first due moment is asked for again at least this often, in seconds.
 LOOK_AHEAD_EVERY = 5.0
 #: How many due messages one transaction promotes.
@@ -112,27 +111,22 @@ class Transport(virtual.Transport):
     # -- the blocking loop ----------------------------------------------------------------
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
-        """Deliver one message, waiting for it up to `timeout` seconds.
+        """Deliver what is ready, waiting for it up to `timeout` seconds.
 
-        Raises socket.timeout if none came, StoreUnavailableError if the database went away.
+        Raises TimeoutError if nothing came, StoreUnavailableError if the database went away.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._deliver_one():
+        while not self._drain():
             pause = self._idle()
             if deadline is not None:
                 pause = min(pause, deadline - time.monotonic())
                 if pause <= 0:
                     raise TimeoutError("timed out")
-            heard = self._listening().wait(pause)
-            self._take_in(heard)
+            self._take_in(self._listening().wait(pause))
 
-    def _deliver_one(self) -> bool:
-        if any(channel.deliver_next() for channel in self.channels):
-            if len(self.keeper.settler) >= SETTLE_AT:
-                self.keeper.settler.flush()
-            return True
+    def _drain(self) -> bool:
         self.keeper.settler.flush()
-        return self._fetch() and any(channel.deliver_next() for channel in self.channels)
+        return self._deliver_all() or (self._fetch() and self._deliver_all())
 
     # -- the event loop -------------------------------------------------------------------
 
@@ -174,17 +168,16 @@ class Transport(virtual.Transport):
     def _on_doorbell(self) -> None:
         if self._doorbell is None:
             return
-        try:
+        with contextlib.suppress(BlockingIOError):
             self._doorbell[0].recv(4096)
-        except BlockingIOError:
-            pass
         self._take_in(self._listening().take())
         self._turn()
 
     def _ask_for_turn(self) -> None:
+        # Not by `call_soon`: called from a callback of the loop, that waits for the poll to end.
         if not self._turn_due and self._loop is not None:
             self._turn_due = True
-            self._loop.call_soon(self._turn)
+            self._ring()
 
     def _turn(self) -> None:
         self._turn_due = False
@@ -264,10 +257,10 @@ class Transport(virtual.Transport):
             self._next_due = now + (LOOK_AHEAD_EVERY if due_in is None else due_in.total_seconds())
 
     def _promote(self) -> None:
-        if time.monotonic() >= self._next_due:
-            if self.process.messages.promote(limit=PROMOTE_BATCH) < PROMOTE_BATCH:
-                self._look_ahead_at = 0.0
-                self._look_ahead()
+        due = time.monotonic() >= self._next_due
+        if due and self.process.messages.promote(limit=PROMOTE_BATCH) < PROMOTE_BATCH:
+            self._look_ahead_at = 0.0
+            self._look_ahead()
 
     def _take_in(self, heard: frozenset[str] | None) -> None:
         if heard is None or heard:

@@ -91,6 +91,11 @@ def watch_pool(pool: Any, on_handed: Callable[[Any], None], on_ended: Callable[[
             def notify_and_end(*a: Any, **k: Any) -> Any:
                 try:
                     return notify(*a, **k)
+                except MemoryError:
+                    # The task's own process ran out of it, told so and goes on. Celery would end the
+                    # whole worker for that, unacked message in hand, and so one worker after the other.
+                    settle_failed(request)
+                    return None
                 finally:
                     on_ended(request)
 
@@ -113,6 +118,14 @@ def watch_pool(pool: Any, on_handed: Callable[[Any], None], on_ended: Callable[[
         )
 
     pool.apply_async = watched
+
+
+def settle_failed(request: Any) -> None:
+    """Ack a failed task's message as its settings say; does nothing if it was acked early."""
+    if not request.task.acks_late or request.task.acks_on_failure_or_timeout:
+        request.acknowledge()
+    else:
+        request.reject(requeue=False)
 
 
 def _is_ours(request: Any) -> bool:

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, bindparam, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, Executable, bindparam, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -122,6 +122,10 @@ class Database:
         if topics:
             now = None if self.clock is None else self.now()
             self.dialect.announce(tx, self.tables, self.channel, topics, now=now)
+
+    def announcing(self, write: Any, topic: ColumnElement[str], waited_as: str) -> Executable:
+        """As `Dialect.announcing`."""
+        return self.dialect.announcing(write, self.tables, self.channel, topic, waited_as, now=self.now())
 
     def ping(self) -> None:
         """Touch the database. Raises StoreUnavailableError if it is away."""

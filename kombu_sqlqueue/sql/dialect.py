@@ -127,6 +127,14 @@ class Dialect(Protocol):
         are the same each time.
         """
 
+    def announcing(
+        self, write: Any, tables: Tables, channel: str, topic: ColumnElement[str], waited_as: str, *, now: ColumnElement[int]
+    ) -> Executable:
+        """`write`, an INSERT of one row, that announces the topic to who waits, too, if it takes effect.
+
+        It returns a row then, and none otherwise.
+        """
+
     def waker(self, engine: Engine, channel: str) -> Waker | None:
         """What to wait on, or None where polling is all there is."""
 

@@ -158,6 +158,15 @@ class PostgreSQL:
         notified = func.count(func.pg_notify(channel, announced.c.topic))
         return select(notified, func.txid_current().label("transaction_id")).where(waits.exists())
 
+    def announcing(
+        self, write: Any, tables: Tables, channel: str, topic: ColumnElement[str], waited_as: str, *, now: ColumnElement[int]
+    ) -> Executable:
+        written = write.returning(literal(1).label("written")).cte("written")
+        waiter = tables.waiter.c
+        waits = select(1).where(waiter.topic == waited_as, waiter.expires_at > now)
+        notified = select(func.count(func.pg_notify(channel, topic))).where(waits.exists()).scalar_subquery()
+        return select(written.c.written, notified)
+
     def waker(self, engine: Engine, channel: str) -> Listener:
         from .listen import Listener
 

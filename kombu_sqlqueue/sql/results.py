@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, TypeVar
@@ -14,25 +14,23 @@ from sqlalchemy import (
     Executable,
     Integer,
     Table,
+    Text,
     and_,
     bindparam,
     delete,
+    literal,
     or_,
     select,
 )
 
 from ..clock import microseconds
 from ..results import FINAL, SUCCESS, NewResult, Result
-from ..topics import result_topic
+from ..topics import RESULTS, result_topic
 from .database import Database
 
 __all__ = ["SQLResultStore"]
 
 T = TypeVar("T")
-
-#: How many tasks one query asks for.
-FETCH_BATCH = 500
-
 
 class SQLResultStore:
     """The `ResultStore` of one database."""
@@ -56,34 +54,35 @@ class SQLResultStore:
             "new_delivery": by.delivery if by else None,
             "new_meta": result.meta,
             "kept_for": None if result.expires_in is None else microseconds(result.expires_in),
+            "topic": result_topic(result.task_id),
         }
-        statement = self._store_by_delivery if by else self._store
-
-        def work(tx: Connection) -> bool:
-            stored = tx.execute(statement, values).rowcount > 0
-            if stored and result.is_final:
-                self._database.announce(tx, [result_topic(result.task_id)])
-            return stored
-
-        return self._database.run(work, joins=True) if result.is_final else self._one(work)
+        statement = self._store[by is not None, result.is_final]
+        return self._one(lambda tx: tx.execute(statement, values).first() is not None)
 
     # Built once: to build such a statement takes longer than to execute it.
 
     @cached_property
-    def _store(self) -> Executable:
-        return self._upsert(where=self._result.c.state != SUCCESS)
+    def _store(self) -> dict[tuple[bool, bool], Executable]:
+        """The statement for writes by a delivery or by others, of a final state or another. It returns a row if it wins."""
+        wheres = {False: self._result.c.state != SUCCESS, True: self._loses_to_delivery()}
+        upserts = {by: self._upsert(where) for by, where in wheres.items()}
+        topic = bindparam("topic", type_=Text)
+        announced = {by: self._database.announcing(upsert, topic, RESULTS) for by, upsert in upserts.items()}
+        return {
+            **{(by, False): upsert.returning(literal(1)) for by, upsert in upserts.items()},
+            **{(by, True): statement for by, statement in announced.items()},
+        }
 
-    @cached_property
-    def _store_by_delivery(self) -> Executable:
-        """A write by a delivery, and what it wins over: `results.wins`, said in SQL."""
+    def _loses_to_delivery(self) -> ColumnElement[bool]:
+        """What a write by a delivery wins over: `results.wins`, said in SQL."""
         r = self._result.c
         new_message, new_delivery = bindparam("new_message_id", type_=BigInteger), bindparam("new_delivery", type_=Integer)
         same_message = r.message_id == new_message
         earlier = or_(r.message_id < new_message, and_(same_message, r.delivery < new_delivery))
         unfinished = and_(same_message, r.delivery == new_delivery, r.state.not_in(FINAL))
-        return self._upsert(where=and_(r.state != SUCCESS, or_(r.message_id.is_(None), earlier, unfinished)))
+        return and_(r.state != SUCCESS, or_(r.message_id.is_(None), earlier, unfinished))
 
-    def _upsert(self, where: ColumnElement[bool]) -> Executable:
+    def _upsert(self, where: ColumnElement[bool]) -> Any:
         given = ("task_id", "state", "task", "message_id", "delivery", "meta")
         now = self._database.now()
         values: dict[str, ColumnElement[Any]] = {
@@ -91,18 +90,20 @@ class SQLResultStore:
         }
         values |= {"updated_at": now, "expires_at": now + bindparam("kept_for", type_=BigInteger)}
         update = [name for name in values if name != "task_id"]
-        upsert = self._database.dialect.upsert(self._result, values, update=update, where=where)
-        return upsert.execution_options(preserve_rowcount=True)
+        return self._database.dialect.upsert(self._result, values, update=update, where=where)
 
     def fetch(self, task_ids: Collection[str], *, final: bool = False) -> list[Result]:
+        if not task_ids:
+            return []
+        ids = self._database.dialect.packed("ids", 1, [(task_id,) for task_id in task_ids])
+        rows = self._one(lambda tx: tx.execute(self._fetch[final], ids).all())
+        return [Result(*row) for row in rows]
+
+    @cached_property
+    def _fetch(self) -> dict[bool, Executable]:
         r = self._result.c
-        found = []
-        for ids in _batches(sorted(task_ids), FETCH_BATCH):
-            query = select(r.task_id, r.state, r.meta, r.updated_at).where(r.task_id.in_(ids))
-            if final:
-                query = query.where(r.state.in_(FINAL))
-            found += self._one(lambda tx, query=query: tx.execute(query).all())  # type: ignore[misc]
-        return [Result(*row) for row in found]
+        known = select(r.task_id, r.state, r.meta, r.updated_at).where(self._database.dialect.given(r.task_id, "ids"))
+        return {False: known, True: known.where(r.state.in_(FINAL))}
 
     def forget(self, task_id: str) -> None:
         self._one(lambda tx: tx.execute(delete(self._result).where(self._result.c.task_id == task_id)))
@@ -152,8 +153,3 @@ class SQLResultStore:
 
     def _expiry(self, expires_in: timedelta | None) -> ColumnElement[int] | None:
         return None if expires_in is None else self._database.now() + microseconds(expires_in)
-
-
-def _batches(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]

@@ -144,6 +144,12 @@ class SQLite:
     ) -> None:
         """Nothing to do: who waits watches the file."""
 
+    def announcing(
+        self, write: Any, tables: Tables, channel: str, topic: ColumnElement[str], waited_as: str, *, now: ColumnElement[int]
+    ) -> Executable:
+        statement: Executable = write.returning(literal(1))
+        return statement
+
     def waker(self, engine: Engine, channel: str) -> Watcher:
         path = engine.url.database
         return Watcher(lambda: Memory(lambda: self._latest) if path is None else File(path))
