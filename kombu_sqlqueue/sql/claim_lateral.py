@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 
 from .database import Database
-from .floors import Start
+from .floors import Lane
 from .work import Work
 
 __all__ = ["LateralClaim"]
@@ -47,12 +47,12 @@ class LateralClaim:
         self._statement = self._build(unhurried)
 
     def take(
-        self, work: Work, queues: Sequence[str], *, share: int, room: int, lessee: int, start: Start
+        self, work: Work, queues: Sequence[str], *, share: int, room: int, lessee: int, start: Mapping[Lane, int]
     ) -> Sequence[Row[Any]]:
         """Lease up to `room` messages, up to `share` of each queue, the first queues first."""
         parameters = {
             **self._dialect.packed("asked", 2, [(queue, turn) for turn, queue in enumerate(queues)]),
-            **self._dialect.packed("floors", 4, [(*lane, floor) for lane, floor in start.at.items()]),
+            **self._dialect.packed("floors", 4, [(*lane, floor) for lane, floor in start.items()]),
             "share": share,
             "room": room,
             "taker": lessee,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Integer, Row, Text, bindparam, func, select, update
 
 from .database import Database
 from .dialect import Capability
-from .floors import Start
+from .floors import Lane
 from .work import Work
 
 __all__ = ["StepwiseClaim"]
@@ -59,7 +59,7 @@ class StepwiseClaim:
         )
 
     def take(
-        self, work: Work, queues: Sequence[str], *, share: int, room: int, lessee: int, start: Start
+        self, work: Work, queues: Sequence[str], *, share: int, room: int, lessee: int, start: Mapping[Lane, int]
     ) -> Sequence[Row[Any]]:
         """Lease up to `room` messages, up to `share` of each queue, the first queues first."""
         if not work.statement(lambda tx: self._any_ready(tx, queues)):

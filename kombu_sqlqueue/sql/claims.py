@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from sqlalchemy import Row
@@ -13,20 +13,17 @@ from .claim_lateral import LateralClaim
 from .claim_stepwise import StepwiseClaim
 from .database import Database
 from .dialect import Capability
-from .floors import Floors, Lane, Start
+from .floors import Floors, Lane
 from .work import Work
 
 __all__ = ["Claims"]
-
-#: Begin at the head of every lane.
-EVERYWHERE = Start({})
 
 
 class Claim(Protocol):
     """One way to say it in SQL."""
 
     def take(
-        self, work: Work, queues: Sequence[str], *, share: int, room: int, lessee: int, start: Start
+        self, work: Work, queues: Sequence[str], *, share: int, room: int, lessee: int, start: Mapping[Lane, int]
     ) -> Sequence[Row[Any]]:
         """Lease up to `room` messages, up to `share` of each queue, the first queues first."""
 
@@ -47,14 +44,13 @@ class Claims:
     def claim(self, work: Work, queues: Sequence[str], *, limit: int, lessee: int) -> list[Row[Any]]:
         """Lease up to `limit` ready messages, among them some that have expired, in the order of their delivery."""
         asked = self._in_turn(queues)
-        if self._floors is None or not work.own:
-            rows = self._fill(work, asked, limit, lessee, EVERYWHERE)
-        else:
-            if self._floors.wants_tick(self._monotonic()):
-                self._tick(work, self._floors)
-            start = self._floors.start(asked, self._monotonic())
-            rows = self._fill(work, asked, limit, lessee, start)
-            self._floors.claimed(start, _last(rows), self._monotonic())
+        floors = self._floors if work.own else None
+        if floors is not None and floors.wants_tick(self._monotonic()):
+            self._tick(work, floors)
+        start = floors.start(asked, self._monotonic()) if floors is not None else {}
+        rows, emptied = self._fill(work, asked, limit, lessee, start)
+        if floors is not None:
+            floors.claimed(start, _last(rows), emptied)
         return sorted(rows, key=lambda row: (-row.priority, row.position))
 
     def _in_turn(self, queues: Sequence[str]) -> list[str]:
@@ -63,20 +59,28 @@ class Claims:
         first = next(self._turns) % len(each) if each else 0
         return each[first:] + each[:first]
 
-    def _fill(self, work: Work, queues: list[str], limit: int, lessee: int, start: Start) -> list[Row[Any]]:
-        """Claim a like share of each queue, and again of those that have more while there is room."""
+    def _fill(
+        self, work: Work, queues: list[str], limit: int, lessee: int, start: Mapping[Lane, int]
+    ) -> tuple[list[Row[Any]], set[str]]:
+        """Claim a like share of each queue, and again of those that have more while there is room.
+
+        The answer is what was claimed, and of which queues there was no more.
+        """
         claim = self._own if work.own else self._within
         rows: list[Row[Any]] = []
+        emptied: set[str] = set()
         room = limit
         while queues and room > 0:
             share = -(-room // len(queues))
             taken = claim.take(work, queues, share=share, room=room, lessee=lessee, start=start)
             rows += taken
             of_queue = Counter(row.queue for row in taken)
+            if len(taken) < room:
+                emptied.update(queue for queue in queues if of_queue[queue] < share)
             queues = [queue for queue in queues if of_queue[queue] >= share]
             # What has expired takes no room, but the lease of its last holder.
             room -= sum(not row.expired for row in taken)
-        return rows
+        return rows, emptied
 
     def _tick(self, work: Work, floors: Floors) -> None:
         horizon = self._horizon

@@ -16,11 +16,13 @@ from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, Executable
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import Pool
 
 from ..clock import Clock
 from ..errors import ConfigurationError, OutcomeUnknownError, SchemaError, StoreUnavailableError
 from ..options import DatabaseOptions
 from .dialect import Capability, Dialect, Trouble
+from .gate import GATE
 from .schema import Tables
 
 __all__ = ["Database"]
@@ -41,6 +43,7 @@ class Database:
         self.dialect = dialect_for(options.url)
         self.engine = self.dialect.create_engine(options)
         self._statements = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._inherited: list[Pool] = []
         self._joined: ContextVar[Connection | None] = ContextVar("joined", default=None)
 
     def __repr__(self) -> str:
@@ -109,7 +112,7 @@ class Database:
         if outer is not None:
             yield outer
             return
-        with self.translated(), self.engine.begin() as connection, self.joined(connection):
+        with GATE, self.translated(), self.engine.begin() as connection, self.joined(connection):
             yield connection
 
     @property
@@ -200,7 +203,8 @@ class Database:
         lost = False
         for tries in range(1, TRANSACTION_TRIES + 1):
             try:
-                return once()
+                with GATE:
+                    return once()
             except DBAPIError as error:
                 trouble = self.dialect.classify(error)
                 again = trouble is Trouble.RETRY or (trouble is Trouble.UNAVAILABLE and not lost)

@@ -24,8 +24,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Floors", "Lane", "Start"]
+__all__ = ["HEAD", "Floors", "Lane"]
 
+#: Below every position.
+HEAD = -(2**63)
 #: Positions behind the last one claimed that every claim walks, in case they are committed late.
 MARGIN = 100
 #: Seconds between two ticks.
@@ -44,15 +46,6 @@ class Lane(NamedTuple):
     queue: str
     priority: int
     ahead: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where one claim begins. Lanes that are not listed begin at their head."""
-
-    at: Mapping[Lane, int]
-    from_head: frozenset[str] = frozenset()
-    back: Mapping[Lane, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,37 +93,34 @@ class Floors:
             self._forget(now)
             self._recent.append(dict(self._floors))
 
-    def start(self, queues: Collection[str], now: float) -> Start:
-        """Where a claim of these queues begins."""
+    def start(self, queues: Collection[str], now: float) -> dict[Lane, int]:
+        """Where in each lane a claim of these queues begins; lanes that are not listed begin at their head."""
         with self._lock:
-            heads = frozenset(queue for queue in queues if now >= self._head_at.get(queue, now))
             for queue in queues:
                 self._used_at[queue] = now
-            back = {lane: at for lane, at in self._back.items() if lane.queue in queues}
-            at = {lane: floor for lane, floor in self._floors.items() if lane.queue in queues and lane.queue not in heads}
-            return Start(at | {lane: floor for lane, floor in back.items() if lane in at}, heads, back)
+                if now >= self._head_at.setdefault(queue, now + LOOK_FROM_HEAD):
+                    self._head_at[queue] = now + LOOK_FROM_HEAD
+                    self._back.update((lane, HEAD) for lane in self._floors if lane.queue == queue)
+            return {lane: self._back.get(lane, floor) for lane, floor in self._floors.items() if lane.queue in queues}
 
-    def claimed(self, start: Start, last: Mapping[Lane, int], now: float) -> None:
-        """A claim that began at `start` is done; `last` has the greatest position it found in each lane."""
+    def claimed(self, start: Mapping[Lane, int], last: Mapping[Lane, int], emptied: Collection[str]) -> None:
+        """A claim that began at `start` is done.
+
+        `last` has the greatest position it found in each lane, and of the `emptied` queues it saw
+        the end. A lane of which it saw neither is still to be looked through.
+        """
         with self._lock:
-            for queue in start.from_head:
-                self._head_at[queue] = now + LOOK_FROM_HEAD
-            for lane, at in (start.back or {}).items():
-                if self._back.get(lane) == at:
+            for lane, at in start.items():
+                if (lane in last or lane.queue in emptied) and self._back.get(lane) == at:
                     del self._back[lane]
-            for lane, position in last.items():
-                floor = position - self._margin
-                # Only a look from the head may lower a floor: it knows that nothing is further on.
-                lowers = lane.queue in start.from_head
-                self._floors[lane] = floor if lowers else max(floor, self._floors.get(lane, floor))
+            # It may fall: what came late may be the first of many.
+            self._floors.update((lane, position - self._margin) for lane, position in last.items())
 
     def _go_back(self, begin: Mapping[Lane, int]) -> None:
         for lane, floor in self._floors.items():
-            at = begin.get(lane)
-            if at is None:
-                # The lane had no floor yet: what was written then may be anywhere in it.
-                self._back[lane] = _HEAD
-            elif at < floor:
+            # A lane that had no floor then: what was written may be anywhere in it.
+            at = begin.get(lane, HEAD)
+            if at < floor:
                 self._back[lane] = min(at, self._back.get(lane, at))
 
     def _forget(self, now: float) -> None:
@@ -142,10 +132,6 @@ class Floors:
             self._head_at.pop(queue, None)
         self._floors = {lane: floor for lane, floor in self._floors.items() if lane.queue not in unused}
         self._back = {lane: floor for lane, floor in self._back.items() if lane.queue not in unused}
-
-
-#: Below every position.
-_HEAD = -(2**63)
 
 
 def _merged(ticks: Iterable[_Tick]) -> Iterable[_Tick]:

@@ -32,6 +32,7 @@ __all__ = ["SQLResultStore"]
 
 T = TypeVar("T")
 
+
 class SQLResultStore:
     """The `ResultStore` of one database."""
 

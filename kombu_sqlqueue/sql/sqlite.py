@@ -147,7 +147,7 @@ class SQLite:
     def announcing(
         self, write: Any, tables: Tables, channel: str, topic: ColumnElement[str], waited_as: str, *, now: ColumnElement[int]
     ) -> Executable:
-        statement: Executable = write.returning(literal(1))
+        statement: Executable = write.returning(sa.literal(1))
         return statement
 
     def waker(self, engine: Engine, channel: str) -> Watcher:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..errors import StoreUnavailableError
+from .gate import GATE
 
 __all__ = ["File", "Memory", "Watched", "Watcher"]
 
@@ -60,14 +61,18 @@ class Watcher:
 
     def _has_changed(self) -> bool:
         try:
-            if self._watched is None:
-                self._watched = self._watch()
-                self._version = self._watched.version()
-                return True
-            version = self._watched.version()
+            with GATE:
+                return self._looks_changed()
         except sqlite3.Error as error:
             self.close()
             raise StoreUnavailableError(f"the database file cannot be watched: {error}") from error
+
+    def _looks_changed(self) -> bool:
+        if self._watched is None:
+            self._watched = self._watch()
+            self._version = self._watched.version()
+            return True
+        version = self._watched.version()
         changed, self._version = version != self._version, version
         return changed
 

@@ -251,8 +251,6 @@ def test_claims_and_acks_within_a_transaction_are_undone_with_it(store: SQLMessa
 
 
 def test_a_store_that_is_away_says_so(store: SQLMessageStore, database: Database):
-    with database.engine.connect(), database.engine.connect(), database.engine.connect():
-        pass
     connections = [database.engine.connect() for _ in range(database.options.pool_size)]
     database.engine.pool._timeout = 0.01  # type: ignore[attr-defined]
 
