@@ -7,7 +7,6 @@ import logging
 import os
 import socket
 import threading
-from functools import cached_property
 
 from .errors import SQLQueueError
 from .keeper import Chore, LeaseKeeper
@@ -16,6 +15,7 @@ from .options import DatabaseOptions, Options
 from .route_cache import RouteCache
 from .sql.chords import SQLChordStore
 from .sql.database import Database
+from .sql.gate import GATE
 from .sql.messages import SQLMessageStore
 from .sql.migrate import ensure
 from .sql.results import SQLResultStore
@@ -37,6 +37,12 @@ class Process:
 
     def __init__(self, options: DatabaseOptions) -> None:
         self.database = Database(options)
+        self.messages = SQLMessageStore(self.database)
+        self.routing = SQLRoutingStore(self.database)
+        self.routes = RouteCache(self.routing)
+        self.results = SQLResultStore(self.database)
+        self._waiters = SQLWaiters(self.database)
+        self.notifier = Notifier(self._waiters, self._open_waker, waited_as=waited_as)
         self._lock = threading.Lock()
         self._keepers: dict[tuple[object, ...], LeaseKeeper] = {}
         self._ready = False
@@ -51,34 +57,6 @@ class Process:
             return
         ensure(self.database)
         self._ready = True
-
-    @cached_property
-    def messages(self) -> SQLMessageStore:
-        return SQLMessageStore(self.database)
-
-    @cached_property
-    def routing(self) -> SQLRoutingStore:
-        return SQLRoutingStore(self.database)
-
-    @cached_property
-    def routes(self) -> RouteCache:
-        return RouteCache(self.routing)
-
-    @cached_property
-    def results(self) -> SQLResultStore:
-        return SQLResultStore(self.database)
-
-    @cached_property
-    def chords(self) -> SQLChordStore:
-        return SQLChordStore(self.database)
-
-    @cached_property
-    def notifier(self) -> Notifier:
-        return Notifier(self._waiters, self._open_waker, waited_as=waited_as)
-
-    @cached_property
-    def _waiters(self) -> SQLWaiters:
-        return SQLWaiters(self.database)
 
     def keeper(self, options: Options) -> LeaseKeeper:
         """The keeper of this process's leases; one for each kind of lease asked for."""
@@ -117,16 +95,18 @@ class Process:
 _processes: dict[DatabaseOptions, Process] = {}
 _lock = threading.Lock()
 #: What a child inherited. Kept, never closed: closing would speak on the parent's sockets, and
-#: closing an inherited SQLite file drops the parent's locks.
+#: closing an inherited SQLite file drops the locks that the child has on the same file.
 _inherited: list[Process] = []
 
 
 def process_for(options: DatabaseOptions) -> Process:
     """What this process shares for that database, made on first use."""
-    with _lock:
-        if options not in _processes:
-            _processes[options] = Process(options)
-        return _processes[options]
+    if options not in _processes:
+        # Inside the gate: a child must not inherit a module half imported, nor our lock held by nobody.
+        with GATE, _lock:
+            if options not in _processes:
+                _processes[options] = Process(options)
+    return _processes[options]
 
 
 def _after_fork() -> None:

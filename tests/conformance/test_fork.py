@@ -13,7 +13,7 @@ from kombu_sqlqueue.process import process_for
 
 from ..databases import wipe
 
-CHILDREN = 40
+CHILDREN = 15
 
 
 def publish(options: DatabaseOptions, queue: str) -> None:

@@ -225,9 +225,13 @@ def test_a_priority_first_used_in_a_transaction_that_failed_can_be_used_again(
 
 
 def test_a_publish_takes_part_in_a_joined_transaction(store: SQLMessageStore, lessee: int, database: Database):
-    with pytest.raises(ZeroDivisionError), database.transaction():
-        store.publish([message("a", priority=4)])
-        raise ZeroDivisionError
+    def fail() -> None:
+        with database.transaction():
+            store.publish([message("a", priority=4)])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     with database.transaction():
         store.publish([message("b", priority=4)])
 
