@@ -23,10 +23,11 @@ from kombu.utils.uuid import uuid
 from .envelope import MAX_PRIORITY, pack, unpack
 from .errors import ConfigurationError, MessageTooBigError, NotFoundError
 from .keeper import LeaseKeeper
-from .messages import Delivery, Lease, Outcome, Reason
+from .messages import Delivery, Lease, NewMessage, Outcome, Reason
 from .process import Process, process_for
 from .qos import QoS
 from .retrying import replaced_by
+from .revoking import revocations_in
 from .routing import Binding, Exchange, Kind, Queue, QueueArguments, pack_arguments
 
 if TYPE_CHECKING:
@@ -90,10 +91,16 @@ class Channel(virtual.Channel):
             )
         transient = message["properties"].get("delivery_mode") == TRANSIENT
         queues = self._process.routes.route(exchange or "", routing_key or "", transient=transient)
-        if not queues:
-            return
-        replaces = replaced_by(envelope, tracks_started=self.tracks_started)
         messages = [envelope.addressed(queue) for queue in queues]
+        revocations = revocations_in(exchange, message) if exchange else []
+        if revocations:
+            with self._process.database.transaction():
+                self._process.revocations.revoke(revocations)
+                self._process.messages.publish(messages)
+        elif messages:
+            self._publish(messages, replaced_by(envelope, tracks_started=self.tracks_started))
+
+    def _publish(self, messages: list[NewMessage], replaces: Lease | None) -> None:
         if not self._process.messages.publish(messages, replaces=replaces):
             logger.warning("a retry was not sent: the lease of its task was lost, so another worker runs the task")
 
@@ -207,13 +214,19 @@ class Channel(virtual.Channel):
 
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Put back, ready at once, or set aside as dead."""
-        lease = Lease.parse(delivery_tag)
-        if lease is None:
-            return
         if not requeue:
-            self._keeper.bury(lease, Reason.REJECTED)
-        elif self._keeper.nack(lease) is Outcome.DEAD:
+            self.set_aside(delivery_tag, Reason.REJECTED)
+            return
+        lease = Lease.parse(delivery_tag)
+        if lease is not None and self._keeper.nack(lease) is Outcome.DEAD:
             logger.error("message %s was put back too often; it is dead now", delivery_tag)
+        self._left_window(delivery_tag)
+
+    def set_aside(self, delivery_tag: str, reason: Reason) -> None:
+        """Keep as dead what no worker can do anything with."""
+        lease = Lease.parse(delivery_tag)
+        if lease is not None:
+            self._keeper.bury(lease, reason)
         self._left_window(delivery_tag)
 
     def basic_recover(self, requeue: bool = False) -> None:

@@ -17,6 +17,6 @@ def install() -> None:
 def _prepare_worker(sender: Any, **kwargs: Any) -> None:
     if sender.app.connection_for_read().transport.driver_type == "sqlqueue":
         # A web process never comes here, and never pays for the worker's modules.
-        from .worker import SQLQueueStep
+        from .worker import RevokedStep, SQLQueueStep
 
-        sender.app.steps["consumer"].add(SQLQueueStep)
+        sender.app.steps["consumer"].update([SQLQueueStep, RevokedStep])

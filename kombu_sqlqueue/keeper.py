@@ -177,6 +177,10 @@ class LeaseKeeper:
         except SQLQueueError as error:
             logger.warning("could not sign off, leases end by themselves within %s: %s", self._lease_for, error)
 
+    def add_chore(self, chore: Chore) -> None:
+        """Do this too, now and then."""
+        self._chores.append(chore)
+
     # -- the thread -----------------------------------------------------------------------
 
     def _run(self) -> None:

@@ -19,6 +19,7 @@ from .sql.gate import GATE
 from .sql.messages import SQLMessageStore
 from .sql.migrate import ensure
 from .sql.results import SQLResultStore
+from .sql.revocations import SQLRevocationStore
 from .sql.routing import SQLRoutingStore
 from .sql.waiters import SQLWaiters
 from .topics import waited_as
@@ -41,6 +42,8 @@ class Process:
         self.routing = SQLRoutingStore(self.database)
         self.routes = RouteCache(self.routing)
         self.results = SQLResultStore(self.database)
+        self.chords = SQLChordStore(self.database)
+        self.revocations = SQLRevocationStore(self.database)
         self._waiters = SQLWaiters(self.database)
         self.notifier = Notifier(self._waiters, self._open_waker, waited_as=waited_as)
         self._lock = threading.Lock()
@@ -89,6 +92,7 @@ class Process:
         self.messages.expire(limit=PRUNE_BATCH)
         self.results.prune(limit=PRUNE_BATCH)
         self.routing.sweep(limit=PRUNE_BATCH)
+        self.revocations.prune(limit=PRUNE_BATCH)
         self._waiters.prune()
 
 

@@ -112,6 +112,9 @@ class MessageStore(Protocol):
     def redrive(self, ids: Collection[int]) -> int:
         """Make dead messages ready again, their reclaims forgotten; the answer is how many."""
 
+    def unpark(self, tasks: Collection[str], *, limit: int) -> int:
+        """Make up to `limit` messages that are parked as `UNKNOWN_TASK` ready again: these tasks are known."""
+
     # -- operating ------------------------------------------------------------------------
 
     def purge(self, queue: str) -> int:

@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 #: Seconds a turn lasts at most, and between two calls of a waiter's `on_interval`.
 TURN = 1.0
 INTERVAL = 0.5
-#: Looks take at most this share of the time of whoever has the turn, and come at least this often, in seconds.
+#: Looks for more tasks than this take at most this share of the time, and come at least this often, in seconds.
+MANY = 50
 BUSY = 0.2
 REST = 0.25
 #: Seconds to wait after the database was away.
@@ -102,12 +103,13 @@ class ResultConsumer(BaseResultConsumer):  # type: ignore[misc]
             try:
                 heard = watch.wait(self.backend.process.notifier, limit)
                 began = time.monotonic()
-                found = self._look_for(self._named(heard))
+                named = self._named(heard)
+                found = self._look_for(named)
             except StoreUnavailableError as error:
                 logger.warning("could not look for results, trying again: %s", error)
                 time.sleep(min(limit, OUTAGE_PAUSE))
             else:
-                watch.looked(found, time.monotonic() - began)
+                watch.looked(found, time.monotonic() - began if len(named) > MANY else 0.0)
 
     # -- looking --------------------------------------------------------------------------
 
@@ -202,15 +204,17 @@ class _Watch:
         return None if self._by_poll else heard
 
     def looked(self, found: int, took: float) -> None:
-        """Who had the turn has looked, for `took` seconds, and found so many."""
+        """Who had the turn has looked and found so many; it took so many seconds that the database deserves a rest."""
         self._rest_until = time.monotonic() + min(REST, took * (1 / BUSY - 1))
         if self._by_poll:
             self._pace.polled(found)
 
     def joined(self) -> None:
         """One more thread begins to wait."""
-        if not self._pace.trusts and self._subscription is not None:
-            self._pace.hurry()
+        if self._pace.trusts:
+            return
+        self._pace.hurry()
+        if self._taken and self._subscription is not None:
             self._poked = True
             self._subscription.poke()
 

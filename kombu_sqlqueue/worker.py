@@ -6,6 +6,7 @@ watches the pool to know. It also records the failure of tasks that died with th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +14,16 @@ from celery import bootsteps
 from celery.worker import state
 
 from .channel import Channel
+from .keeper import Chore
 from .messages import Lease
 from .options import hide_password
 from .reporting import Reporter
+from .unhandled import Unhandled
 
-__all__ = ["SQLQueueStep"]
+__all__ = ["RevokedStep", "SQLQueueStep"]
+
+#: Seconds between two looks for parked messages whose task this worker knows.
+UNPARK_EVERY = 10.0
 
 
 class SQLQueueStep(bootsteps.StartStopStep):
@@ -31,15 +37,19 @@ class SQLQueueStep(bootsteps.StartStopStep):
         self._in_pool: dict[str, Any] = {}
         self._reporter: Reporter | None = None
         watch_pool(consumer.pool, self._on_handed, self._on_ended)
+        self._unhandled = Unhandled(consumer)
 
     def start(self, consumer: Any) -> None:
         """Called at each connection: the keeper outlives it, the connection's face does not."""
         connection = consumer.connection
         keeper = connection.transport.keeper
         keeper.running = self._running
+        messages = connection.transport.process.messages
         if self._reporter is None:
-            self._reporter = Reporter(consumer.app, connection.transport.process.messages)
+            self._reporter = Reporter(consumer.app, messages)
             self._reporter.start()
+            keeper.add_chore(Chore(lambda: self._unhandled.unpark(messages), UNPARK_EVERY))
+        self._unhandled.unpark(messages)
         keeper.on_dead = self._reporter.wake
         # `inspect stats` and Flower print what info() returns.
         told = {name: _without_password(value) for name, value in connection.info().items()}
@@ -73,6 +83,22 @@ class SQLQueueStep(bootsteps.StartStopStep):
         message = request.message
         self._in_pool.pop(message.delivery_tag, None)
         message.channel.end(message.delivery_tag)
+
+
+class RevokedStep(bootsteps.StartStopStep):
+    """Lets the worker know what was revoked while it was away: Celery itself then ends such tasks."""
+
+    # Later commands reach the worker's mailbox, and no task is taken in before the steps have started.
+    requires = ("celery.worker.consumer.control:Control",)
+
+    def start(self, consumer: Any) -> None:
+        for revocation in consumer.connection.transport.process.revocations.revoked():
+            if revocation.stamp:
+                stamps = state.revoked_stamps.setdefault(revocation.stamp, [])
+                if (stamp := json.loads(revocation.value)) not in stamps:
+                    stamps.append(stamp)
+            else:
+                state.revoked.add(revocation.value)
 
 
 def watch_pool(pool: Any, on_handed: Callable[[Any], None], on_ended: Callable[[Any], None]) -> None:

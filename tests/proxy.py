@@ -7,6 +7,7 @@ import selectors
 import socket
 import threading
 from types import TracebackType
+from typing import Self
 
 __all__ = ["Proxy"]
 
@@ -28,7 +29,7 @@ class Proxy:
         `answered` but before that arrives. A line broken `for_good` cannot be made again."""
         self._words, self._answered, self._for_good = words, answered, for_good
 
-    def __enter__(self) -> Proxy:
+    def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 

@@ -6,7 +6,7 @@ import hashlib
 import random
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
@@ -31,6 +31,9 @@ T = TypeVar("T")
 
 #: How often a transaction is tried that met a deadlock, or a lock that did not come in time.
 TRANSACTION_TRIES = 5
+#: For how long, and how often, in seconds, to ask what became of a commit that was not answered.
+ASK_FOR = 10.0
+ASK_EVERY = 0.1
 
 
 class Database:
@@ -186,18 +189,17 @@ class Database:
 
     def _committed(self, transaction_id: str | None) -> bool:
         """What became of a transaction whose commit was not answered. Raises OutcomeUnknownError."""
-        known = None
-        if transaction_id is not None:
-            known = self._repeat(lambda: self._ask(transaction_id))
-        if known is None:
-            raise OutcomeUnknownError(
-                "the connection broke at the commit and the database cannot tell whether it took effect"
-            )
-        return known
-
-    def _ask(self, transaction_id: str) -> bool | None:
-        with self._free_statements().connect() as connection:
-            return self.dialect.committed(connection, transaction_id)
+        until = time.monotonic() + ASK_FOR
+        while transaction_id is not None:
+            with suppress(StoreUnavailableError):
+                known = self.statement(lambda tx: self.dialect.committed(tx, transaction_id))
+                if known is not None:
+                    return known
+            # The server may be starting again, or may not have noticed yet that we are gone.
+            if time.monotonic() > until:
+                break
+            time.sleep(ASK_EVERY)
+        raise OutcomeUnknownError("the connection broke at the commit and the database cannot tell whether it took effect")
 
     def _repeat(self, once: Callable[[], T]) -> T:
         lost = False

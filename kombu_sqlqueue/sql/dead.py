@@ -115,6 +115,12 @@ class Dead:
         self._database.announce(tx, {queue_topic(row.queue) for row in rows})
         return len(rows)
 
+    def unpark(self, tx: Connection, tasks: Collection[str], *, limit: int) -> int:
+        d = self._dead.c
+        parked = select(d.id).where(d.reason == Reason.UNKNOWN_TASK.value, d.task.in_(tasks)).order_by(d.id).limit(limit)
+        ids = tx.scalars(parked.with_for_update(skip_locked=self._skip_locked)).all()
+        return self.redrive(tx, ids) if ids else 0
+
     def _held(self, tx: Connection, lease: Lease, *also: ColumnElement[bool]) -> Row[*tuple[Any, ...]] | None:
         m = self._message.c
         held = select(m.queue, m.reclaims).where(

@@ -145,6 +145,9 @@ class SQLMessageStore:
     def redrive(self, ids: Collection[int]) -> int:
         return self._work.run(lambda tx: self._dead.redrive(tx, ids)) if ids else 0
 
+    def unpark(self, tasks: Collection[str], *, limit: int) -> int:
+        return self._work.run(lambda tx: self._dead.unpark(tx, tasks, limit=limit))
+
     # -- operating ------------------------------------------------------------------------
 
     def purge(self, queue: str) -> int:

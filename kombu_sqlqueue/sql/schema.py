@@ -78,6 +78,7 @@ class Tables:
         )
         _partial(f"{prefix}dead_report", self.dead.c.report_at, where=self.dead.c.report_at.is_not(None))
         Index(f"{prefix}dead_queue", self.dead.c.queue, self.dead.c.died_at)
+        Index(f"{prefix}dead_task", self.dead.c.reason, self.dead.c.task)
 
         self.lessee = Table(
             f"{prefix}lessee",
@@ -118,6 +119,16 @@ class Tables:
             metadata,
             Column("min_client", Integer, primary_key=True, autoincrement=False),
         )
+
+        #: Task ids (`stamp` is empty) and stamps that may not run any more.
+        self.revocation = Table(
+            f"{prefix}revocation",
+            metadata,
+            Column("stamp", NAME, primary_key=True),
+            Column("value", NAME, primary_key=True),
+            Column("expires_at", BigInteger, nullable=False),
+        )
+        Index(f"{prefix}revocation_expires", self.revocation.c.expires_at)
 
         self.exchange = Table(
             f"{prefix}exchange",

@@ -122,3 +122,11 @@ def busy_in_c(seconds):
     while time.monotonic() < end:
         time.sleep(min(0.5, max(0.0, end - time.monotonic())))
     mark("end busy")
+
+
+if os.environ.get("TEST_LATER"):
+
+    @app.task(name="tests.celery.tasks.later")
+    def later(text):
+        """Known only to workers that were started with it."""
+        mark(text)

@@ -83,6 +83,7 @@ def create_dead() -> None:
     )
     index_set("dead", "report", "report_at")
     op.create_index(named("dead_queue"), named("dead"), ["queue", "died_at"], schema=schema())
+    op.create_index(named("dead_task"), named("dead"), ["reason", "task"], schema=schema())
 
 
 def create_process_tables() -> None:
@@ -106,6 +107,13 @@ def create_process_tables() -> None:
         Column("waiter", NAME, primary_key=True),
         Column("expires_at", BigInteger, nullable=False),
     )
+    create(
+        "revocation",
+        Column("stamp", NAME, primary_key=True),
+        Column("value", NAME, primary_key=True),
+        Column("expires_at", BigInteger, nullable=False),
+    )
+    op.create_index(named("revocation_expires"), named("revocation"), ["expires_at"], schema=schema())
     create(
         "counter",
         Column("name", NAME, primary_key=True),
