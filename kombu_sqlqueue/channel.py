@@ -13,22 +13,16 @@ from collections.abc import Callable, Container
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
-from amqp.exceptions import NotFound
-from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import EncodeError
-from kombu.transport import virtual
-from kombu.transport.base import to_rabbitmq_queue_arguments
-from kombu.utils.uuid import uuid
 
+from .declaring import Declaring, not_found
 from .envelope import MAX_PRIORITY, pack, unpack
-from .errors import ConfigurationError, MessageTooBigError, NotFoundError
+from .errors import ConfigurationError, MessageTooBigError
 from .keeper import LeaseKeeper
 from .messages import Delivery, Lease, NewMessage, Outcome, Reason
-from .process import Process, process_for
 from .qos import QoS
 from .retrying import replaced_by
 from .revoking import revocations_in
-from .routing import Binding, Exchange, Kind, Queue, QueueArguments, pack_arguments
 
 if TYPE_CHECKING:
     from .transport import Transport
@@ -43,14 +37,15 @@ LOOK_AGAIN_AFTER = 0.04
 TRANSIENT = 1
 
 
-class Channel(virtual.Channel):
+class Channel(Declaring):
     """One channel of a connection."""
 
-    QoS = QoS
     supports_fanout = True
     do_restore = False
     max_priority = MAX_PRIORITY
     connection: Transport
+    closed: bool
+    _qos: QoS | None
 
     def __init__(self, connection: Transport, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
@@ -62,11 +57,6 @@ class Channel(virtual.Channel):
         self._begun: set[str] = set()
         self._started: set[str] = set()
         self._look_at = 0.0
-        self._declared: set[str] = set()
-
-    @property
-    def _process(self) -> Process:
-        return process_for(self._options.database)
 
     @property
     def _keeper(self) -> LeaseKeeper:
@@ -121,7 +111,7 @@ class Channel(virtual.Channel):
         self._consumers.add(consumer_tag)
         self._active_queues.append(queue)
         if not self._keeper.consume(queue) and queue in self._declared:
-            raise _not_found(f"queue {queue!r} was deleted meanwhile", "Channel.basic_consume")
+            raise not_found(f"queue {queue!r} was deleted meanwhile", "Channel.basic_consume")
         self.connection.consumers_changed()
 
     def basic_cancel(self, consumer_tag: str) -> None:
@@ -255,103 +245,6 @@ class Channel(virtual.Channel):
         self.qos.discard(delivery_tag)
         self._poke()
 
-    # -- declaring ------------------------------------------------------------------------
-
-    def exchange_declare(
-        self,
-        exchange: str | None = None,
-        type: str = "direct",
-        durable: bool = False,
-        auto_delete: bool = False,
-        arguments: dict[str, Any] | None = None,
-        nowait: bool = False,
-        passive: bool = False,
-    ) -> None:
-        """Declare the exchange. Raises kombu's ChannelError if `passive` and it does not exist."""
-        name = exchange or f"amq.{type or 'direct'}"
-        if passive:
-            if self._process.routing.exchange(name) is None:
-                raise _not_found(f"no exchange {name!r}", "Channel.exchange_declare")
-            return
-        self._process.routing.declare_exchange(
-            Exchange(name, Kind.parse(type), durable, auto_delete, pack_arguments(arguments))
-        )
-
-    def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
-        """Delete the exchange and its bindings, not the queues."""
-        self._process.routing.delete_exchange(exchange, if_unused=if_unused)
-        self._process.routes.forget()
-
-    def queue_declare(
-        self,
-        queue: str | None = None,
-        passive: bool = False,
-        durable: bool = False,
-        exclusive: bool = False,
-        auto_delete: bool = False,
-        arguments: dict[str, Any] | None = None,
-        nowait: bool = False,
-        **kwargs: Any,
-    ) -> queue_declare_ok_t:
-        """Declare the queue; `passive` tells how much is in it instead, or raises kombu's ChannelError."""
-        name = queue or f"amq.gen-{uuid()}"
-        if passive:
-            if self._process.routing.queue(name) is None:
-                raise _not_found(f"no queue {name!r}", "Channel.queue_declare")
-            return queue_declare_ok_t(name, self._size(name), self._process.routing.consumers(name))
-        parsed = QueueArguments.parse(arguments or {})
-        if parsed.unsupported:
-            logger.warning("queue %r: sqlqueue does not support %s", name, ", ".join(parsed.unsupported))
-        if self._process.routing.declare_queue(Queue(name, durable, exclusive, auto_delete, parsed)):
-            self._process.routes.forget()
-        self._declared.add(name)
-        # Counting messages costs more the fuller the queue is, and nobody who declares wants to know.
-        return queue_declare_ok_t(name, 0, self._process.routing.consumers(name) if exclusive else 0)
-
-    def prepare_queue_arguments(self, arguments: dict[str, Any] | None, **kwargs: Any) -> dict[str, Any]:
-        return to_rabbitmq_queue_arguments(arguments or {}, **kwargs)
-
-    def queue_bind(
-        self,
-        queue: str,
-        exchange: str | None = None,
-        routing_key: str = "",
-        arguments: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Route what `exchange` gets under `routing_key` to `queue`."""
-        try:
-            bound = self._process.routing.bind(_binding(queue, exchange, routing_key, arguments))
-        except NotFoundError as error:
-            raise _not_found(f"no queue {queue!r}", "Channel.queue_bind") from error
-        if bound:
-            self._process.routes.forget()
-
-    def queue_unbind(
-        self,
-        queue: str,
-        exchange: str | None = None,
-        routing_key: str = "",
-        arguments: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        self._process.routing.unbind(_binding(queue, exchange, routing_key, arguments))
-        self._process.routes.forget()
-
-    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
-        """Delete the queue with its bindings and what waits in it."""
-        self._process.routing.delete_queue(queue, if_unused=if_unused, if_empty=if_empty)
-        self._process.routes.forget()
-
-    def list_bindings(self) -> list[tuple[str, str, str]]:
-        return [(b.queue, b.exchange, b.routing_key) for b in self._process.routing.bindings()]
-
-    def _size(self, queue: str) -> int:
-        return sum(counts.ready for counts in self._process.messages.counts([queue]))
-
-    def _purge(self, queue: str) -> int:
-        return self._process.messages.purge(queue)
-
     def flow(self, active: bool = True) -> None:
         raise ConfigurationError("sqlqueue channels cannot pause the flow; cancel the consumer instead")
 
@@ -387,13 +280,5 @@ class Channel(virtual.Channel):
     @property
     def qos(self) -> QoS:
         if self._qos is None:
-            self._qos = self.QoS()
+            self._qos = QoS()
         return self._qos
-
-
-def _binding(queue: str, exchange: str | None, routing_key: str | None, arguments: dict[str, Any] | None) -> Binding:
-    return Binding(exchange or "amq.direct", queue, routing_key or "", pack_arguments(arguments))
-
-
-def _not_found(what: str, method: str) -> NotFound:
-    return NotFound(f"NOT_FOUND - {what}", (50, 10), method)

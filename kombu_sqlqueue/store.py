@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Protocol
 
-from .messages import DeadMessage, Delivery, Lease, NewMessage, Outcome, QueueCounts, Reclaimed, Reason
+from .messages import DeadMessage, Delivery, Lease, NewMessage, Outcome, QueueCounts, Reason, Reclaimed
 
 __all__ = ["MessageStore"]
 

@@ -77,7 +77,7 @@ def test_a_missing_driver_names_the_extra_to_install():
         "from celery import Celery\n"
         "Celery('x', broker='sqlqueue+postgresql://u:hush-hush@127.0.0.1/db').send_task('anything')"
     )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
 
     assert "pip install 'kombu-sqlqueue[postgresql]'" in run.stderr
     assert PASSWORD not in run.stderr
@@ -86,7 +86,7 @@ def test_a_missing_driver_names_the_extra_to_install():
 def test_missing_tables_name_the_command(without_tables: DatabaseOptions, tmp_path: Path):
     """A producer raises, a worker exits; both say what to run."""
     options = {"schema": without_tables.schema, "table_prefix": without_tables.table_prefix}
-    with pytest.raises(SchemaError, match="run `celery .* sqlqueue migrate`"):
+    with pytest.raises(SchemaError, match=r"run `celery .* sqlqueue migrate`"):
         app_on(f"sqlqueue+{without_tables.url}", **options).send_task("anything")
 
     site = Site(without_tables, tmp_path, options=options)
@@ -104,7 +104,7 @@ def test_a_role_without_rights_is_told_so(database_options: DatabaseOptions):
     url = make_url(database_options.url).set(username="sqlqueue_nobody", password=PASSWORD)
     options = DatabaseOptions(url.render_as_string(hide_password=False), schema=database_options.schema)
     try:
-        with pytest.raises(ConfigurationError, match="permission denied.*grant") as caught:
+        with pytest.raises(ConfigurationError, match=r"permission denied.*grant") as caught:
             app_on(f"sqlqueue+{options.url}", schema=options.schema).send_task("anything")
         assert PASSWORD not in str(caught.value)
     finally:
@@ -138,9 +138,12 @@ def test_a_full_database_refuses_and_keeps_what_it_has(tmp_path: Path):
     app = app_on(f"sqlqueue+{options.url}")
     app.send_task("first", queue="celery")
 
-    with pytest.raises(OperationalError, match="disk is full"):
+    def fill() -> None:
         for _ in range(100):
             app.send_task("more", args=["x" * 50_000], queue="celery")
+
+    with pytest.raises(OperationalError, match="disk is full"):
+        fill()
     stored = process_for(options).messages.counts(["celery"])[0].ready
     assert 1 <= stored < 100
     process_for(options).close()

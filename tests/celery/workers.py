@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -59,10 +60,8 @@ class Worker:
 
     def kill(self) -> None:
         """kill -9 of the worker and all its children."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             self.signal_group(signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.process.wait()
 
     def stop(self, timeout: float = 20.0) -> int:
