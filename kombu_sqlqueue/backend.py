@@ -37,7 +37,7 @@ LONGEST_PAUSE = 1.0
 UNFINISHED_FOR = timedelta(days=30)
 
 
-class SQLBackend(Chords, AsyncBackendMixin, Backend):  # type: ignore[misc]
+class SQLBackend(Chords, AsyncBackendMixin, Backend):
     """Results, groups and chords as rows of a database.
 
     One object serves all threads of a process, and its children after a fork. Making one touches

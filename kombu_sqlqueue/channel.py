@@ -73,7 +73,9 @@ class Channel(Declaring):
         try:
             envelope = pack(message, exchange or "", routing_key or "", lower_first=self._options.priority_order == "asc")
         except (TypeError, ValueError) as error:
-            raise EncodeError(f"the message cannot be stored, a header or property does not fit into JSON: {error}") from error
+            raise EncodeError(
+                f"the message cannot be stored, a header or property does not fit into JSON: {error}"
+            ) from error
         limit = self._options.max_message_bytes
         if limit is not None and envelope.size > limit:
             raise MessageTooBigError(

@@ -120,7 +120,9 @@ class LeaseKeeper:
     def ack(self, lease: Lease) -> None:
         """The message is done with; written in the next batch."""
         if lease not in self._held:
-            logger.warning("lease %s was lost before its ack: another worker may run, or have run, its message too", lease.tag)
+            logger.warning(
+                "lease %s was lost before its ack: another worker may run, or have run, its message too", lease.tag
+            )
         self.settler.ack(lease)
         self._watch()
 

@@ -106,7 +106,9 @@ class Reporter:
             fields.update(self._arguments(envelope, message.body))
         except Exception as error:  # noqa: BLE001 - a serializer may raise anything
             logger.warning("the arguments of dead task %s cannot be read: %s", message.task_id, error)
-        fields.update(id=message.task_id, task=message.task, properties=properties, delivery_info=properties["delivery_info"])
+        fields.update(
+            id=message.task_id, task=message.task, properties=properties, delivery_info=properties["delivery_info"]
+        )
         request = Context(fields)
         if request.ignore_result is None:
             task = self._app.tasks.get(message.task)

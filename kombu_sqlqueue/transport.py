@@ -36,6 +36,8 @@ IMPATIENCE = (0.01, 0.05, 0.25)
 BUSY_AFTER = 20
 #: The first due moment is asked for again at least this often, in seconds.
 LOOK_AHEAD_EVERY = 5.0
+#: The blocking loop writes what was settled when it has nothing to deliver, or so much is to be written.
+SETTLE_AT = 32
 #: How many due messages one transaction promotes.
 PROMOTE_BATCH = 500
 
@@ -64,6 +66,7 @@ class Transport(virtual.Transport):
         self._doorbell: tuple[socket.socket, socket.socket] | None = None
         self._timers: list[Any] = []
         self._turn_due = False
+        self._first = 0
         self._claims_in_a_row = 0
         self._patience = 0
         self._next_due = 0.0
@@ -111,9 +114,9 @@ class Transport(virtual.Transport):
     # -- the blocking loop ----------------------------------------------------------------
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
-        """Deliver what is ready, waiting for it up to `timeout` seconds.
+        """Deliver one message, waiting for it up to `timeout` seconds.
 
-        Raises TimeoutError if nothing came, StoreUnavailableError if the database went away.
+        Raises TimeoutError if none came, StoreUnavailableError if the database went away.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._drain():
@@ -125,8 +128,22 @@ class Transport(virtual.Transport):
             self._take_in(self._listening().wait(pause))
 
     def _drain(self) -> bool:
+        # One message, no more: who expects three replies calls three times, and would wait for a fourth.
+        if self._deliver_one():
+            if len(self.keeper.settler) >= SETTLE_AT:
+                self.keeper.settler.flush()
+            return True
         self.keeper.settler.flush()
-        return self._deliver_all() or (self._fetch() and self._deliver_all())
+        return self._fetch() and self._deliver_one()
+
+    def _deliver_one(self) -> bool:
+        channels = list(self.channels)
+        for nth in range(len(channels)):
+            at = (self._first + nth) % len(channels)
+            if channels[at].deliver_next():
+                self._first = at + 1  # so that no channel waits for one that always has something
+                return True
+        return False
 
     # -- the event loop -------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ REST = 0.25
 OUTAGE_PAUSE = 0.5
 
 
-class ResultConsumer(BaseResultConsumer):  # type: ignore[misc]
+class ResultConsumer(BaseResultConsumer):
     """Resolves the results that this process waits for. Any number of threads may wait."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

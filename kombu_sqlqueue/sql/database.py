@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import random
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, Executable, bindparam, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, Executable, Select, bindparam, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -21,6 +22,7 @@ from sqlalchemy.pool import Pool
 from ..clock import Clock
 from ..errors import ConfigurationError, OutcomeUnknownError, SchemaError, StoreUnavailableError
 from ..options import DatabaseOptions
+from ..topics import waited_as
 from .dialect import Capability, Dialect, Trouble
 from .gate import GATE
 from .schema import Tables
@@ -34,6 +36,10 @@ TRANSACTION_TRIES = 5
 #: For how long, and how often, in seconds, to ask what became of a commit that was not answered.
 ASK_FOR = 10.0
 ASK_EVERY = 0.1
+
+#: What is known of a connection's transaction, in its `info`.
+TRANSACTION = "sqlqueue transaction"
+NO_PARAMETERS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Database:
@@ -123,11 +129,29 @@ class Database:
         """Whether this thread or task is inside `joined` or `transaction`."""
         return self._joined.get() is not None
 
-    def announce(self, tx: Connection, topics: Collection[str]) -> None:
-        """Wake who waits for these topics when the transaction commits."""
-        if topics:
-            now = None if self.clock is None else self.now()
-            self.dialect.announce(tx, self.tables, self.channel, topics, now=now)
+    def announce(
+        self,
+        tx: Connection,
+        topics: Collection[str],
+        *,
+        by: Executable | None = None,
+        parameters: Mapping[str, Any] = NO_PARAMETERS,
+    ) -> None:
+        """Wake who waits for these topics when the transaction commits.
+
+        That is done `by` a statement made of `announcement`, if it has more to do in the same round trip.
+        """
+        announcement = self.announcement if by is None else by
+        if announcement is not None and topics:
+            listed = [(topic, waited_as(topic)) for topic in sorted(set(topics))]
+            answer = tx.execute(announcement, {**parameters, **self.dialect.packed("announced", 2, listed)}).one()
+            # Whoever wants to know how the commit went need not ask for this again.
+            tx.info[TRANSACTION] = (tx.get_transaction(), str(answer.transaction_id))
+
+    @cached_property
+    def announcement(self) -> Select[int, int] | None:
+        """As `Dialect.announcement`."""
+        return self.dialect.announcement(self.tables, self.channel, self.now())
 
     def announcing(self, write: Any, topic: ColumnElement[str], waited_as: str) -> Executable:
         """As `Dialect.announcing`."""
@@ -177,7 +201,7 @@ class Database:
         try:
             with self._free_engine().connect() as connection, connection.begin():
                 answer = work(connection)
-                transaction_id = None if repeatable else self.dialect.transaction_id(connection)
+                transaction_id = None if repeatable else self._transaction_id(connection)
                 committing = True
             return answer
         except DBAPIError as error:
@@ -186,6 +210,12 @@ class Database:
             if self._committed(transaction_id):
                 return answer
             raise
+
+    def _transaction_id(self, tx: Connection) -> str | None:
+        transaction, known = tx.info.pop(TRANSACTION, (None, None))
+        if transaction is not None and transaction is tx.get_transaction():
+            return str(known)
+        return self.dialect.transaction_id(tx)
 
     def _committed(self, transaction_id: str | None) -> bool:
         """What became of a transaction whose commit was not answered. Raises OutcomeUnknownError."""

@@ -112,19 +112,11 @@ class Dialect(Protocol):
     def insert_missing(self, table: Any, values: Sequence[Any]) -> Executable:
         """INSERT the rows whose primary key does not exist yet."""
 
-    def announce(
-        self,
-        tx: Connection,
-        tables: Tables,
-        channel: str,
-        topics: Collection[str],
-        *,
-        now: ColumnElement[int] | None = None,
-    ) -> None:
-        """Wake who waits for these topics when the transaction commits; nothing where nobody does.
+    def announcement(self, tables: Tables, channel: str, now: ColumnElement[int]) -> Select[int, int] | None:
+        """Wakes who waits for the rows (topic, waited_as) given as `announced`, when the transaction commits.
 
-        `Database.announce` is the way in. A dialect serves one database: tables, channel and clock
-        are the same each time.
+        It selects how many were announced and the `transaction_id`. None where there is nothing to
+        do. `Database.announce` is the way in.
         """
 
     def announcing(

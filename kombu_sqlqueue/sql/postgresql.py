@@ -27,7 +27,6 @@ from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from ..errors import ConfigurationError
-from ..topics import waited_as
 from .connecting import Connector, completed
 from .dialect import Capability, Trouble
 
@@ -42,9 +41,6 @@ __all__ = ["PostgreSQL"]
 POOL_TIMEOUT = 30.0
 #: The key of the advisory lock that migrations take: "sqlqueue" as a number.
 MIGRATION_LOCK = int.from_bytes(b"sqlqueue"[:7], "big")
-
-#: What is known of a connection's transaction, in its `info`.
-TRANSACTION = "sqlqueue transaction"
 
 #: SQLSTATEs and classes of them (two characters), the longer first.
 TROUBLES = {
@@ -73,9 +69,6 @@ class PostgreSQL:
     name = "postgresql"
     capabilities = frozenset(Capability)
     migrates_itself = False
-
-    def __init__(self) -> None:
-        self._announcement: Executable | None = None
 
     def create_engine(self, options: DatabaseOptions) -> Engine:
         try:
@@ -134,23 +127,7 @@ class PostgreSQL:
     def insert_missing(self, table: Any, values: Sequence[Any]) -> Executable:
         return pg.insert(table).values(list(values)).on_conflict_do_nothing(index_elements=list(table.primary_key))
 
-    def announce(
-        self,
-        tx: Connection,
-        tables: Tables,
-        channel: str,
-        topics: Collection[str],
-        *,
-        now: ColumnElement[int] | None = None,
-    ) -> None:
-        if self._announcement is None:
-            self._announcement = self._build_announcement(tables, channel, self.now() if now is None else now)
-        listed = [(topic, waited_as(topic)) for topic in sorted(set(topics))]
-        answer = tx.execute(self._announcement, self.packed("announced", 2, listed)).one()
-        # Whoever wants to know how the commit went need not ask for this again.
-        tx.info[TRANSACTION] = (tx.get_transaction(), str(answer.transaction_id))
-
-    def _build_announcement(self, tables: Tables, channel: str, now: ColumnElement[int]) -> Executable:
+    def announcement(self, tables: Tables, channel: str, now: ColumnElement[int]) -> Select[int, int]:
         # A notification takes a lock that all committers share: only where someone waits.
         announced = self.rows("announced", topic=Text, waited_as=Text)
         waiter = tables.waiter.c
@@ -178,9 +155,6 @@ class PostgreSQL:
         return select(func.txid_snapshot_xmin(now), func.txid_snapshot_xmax(now))
 
     def transaction_id(self, tx: Connection) -> str | None:
-        transaction, known = tx.info.pop(TRANSACTION, (None, None))
-        if known is not None and transaction is tx.get_transaction():
-            return str(known)
         return str(tx.scalar(select(func.txid_current())))
 
     def committed(self, tx: Connection, transaction_id: str) -> bool | None:

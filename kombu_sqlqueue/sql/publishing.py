@@ -10,6 +10,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Executable,
+    Insert,
     LargeBinary,
     SmallInteger,
     Text,
@@ -58,6 +59,8 @@ class Publishing:
         self._known: set[Lane] = set()
         self._insert = self._build()
         self._insert_rows = self._build_rows()
+        announcement = database.announcement
+        self._insert_and_announce = announcement.add_cte(self._insert.cte("stored")) if announcement is not None else None
 
     def unknown_lanes(self, messages: Iterable[NewMessage]) -> set[Lane]:
         """The lanes of these messages that may lack their row; without it nobody claims from them."""
@@ -79,6 +82,10 @@ class Publishing:
 
     def store(self, tx: Connection, messages: Sequence[NewMessage]) -> None:
         """Insert the messages in this order, and wake who waits for their queues."""
+        topics = {queue_topic(message.queue) for message in messages}
+        if len(messages) == 1 and self._insert_and_announce is not None:
+            self._database.announce(tx, topics, by=self._insert_and_announce, parameters=_values(messages[0]))
+            return
         if len(messages) > 1 and self._insert_rows is not None:
             rows = [tuple(_values(message).values()) for message in messages]
             tx.execute(self._insert_rows, self._database.dialect.packed("given", len(GIVEN), rows))
@@ -87,9 +94,9 @@ class Publishing:
             tx.execute(
                 self._insert, [_values(message) | position for message, position in zip(messages, drawn, strict=True)]
             )
-        self._database.announce(tx, {queue_topic(message.queue) for message in messages})
+        self._database.announce(tx, topics)
 
-    def _build(self) -> Executable:
+    def _build(self) -> Insert:
         """For messages one by one: each a set of parameters."""
         given = {name: bindparam(name, type_=kind()) for name, kind in GIVEN.items()}
         return insert(self._database.tables.message).inline().values(self._columns(given))

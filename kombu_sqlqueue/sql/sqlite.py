@@ -133,16 +133,8 @@ class SQLite:
     def insert_missing(self, table: Any, values: Sequence[Any]) -> Executable:
         return sqlite.insert(table).values(list(values)).on_conflict_do_nothing(index_elements=list(table.primary_key))
 
-    def announce(
-        self,
-        tx: Connection,
-        tables: Tables,
-        channel: str,
-        topics: Collection[str],
-        *,
-        now: ColumnElement[int] | None = None,
-    ) -> None:
-        """Nothing to do: who waits watches the file."""
+    def announcement(self, tables: Tables, channel: str, now: ColumnElement[int]) -> None:
+        """None: who waits watches the file."""
 
     def announcing(
         self, write: Any, tables: Tables, channel: str, topic: ColumnElement[str], waited_as: str, *, now: ColumnElement[int]

@@ -34,6 +34,9 @@ class Waiting:
     def promote(self, tx: Connection, limit: int) -> int:
         m = self._message
         due = select(m.c.id).where(m.c.due_at <= self._database.now())
+        if tx.scalar(due.limit(1)) is None:
+            # Of all who wake up at a due moment one is the first.
+            return 0
         placed = self._positions.placed(tx, due, m.c.due_at, m.c.id, most=limit)
         is_placed = self._database.dialect.found(m.c.id, select(placed.c.id))
         ready = update(m).where(m.c.id == placed.c.id, is_placed).values(position=placed.c.position, due_at=None)

@@ -154,7 +154,9 @@ def test_passwords_are_shown_nowhere(database_options: DatabaseOptions, tmp_path
     url = make_url(database_options.url)
     if url.get_backend_name() == "sqlite":
         pytest.skip("SQLite knows no passwords")
-    options = DatabaseOptions(url.set(password=PASSWORD).render_as_string(hide_password=False), schema=database_options.schema)
+    options = DatabaseOptions(
+        url.set(password=PASSWORD).render_as_string(hide_password=False), schema=database_options.schema
+    )
     site = Site(options, tmp_path)
     try:
         worker = site.worker()

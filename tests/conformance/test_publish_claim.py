@@ -52,7 +52,7 @@ def test_messages_published_together_may_differ_in_all_they_have(store: SQLMessa
 
 def test_all_are_stored_or_none(store: SQLMessageStore, lessee: int):
     with pytest.raises(DBAPIError):
-        store.publish([message("a"), message("b", queue=None), message("c")])  # type: ignore[arg-type]
+        store.publish([message("a"), message("b", priority=None), message("c")])
 
     assert store.counts() == []
 

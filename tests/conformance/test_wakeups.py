@@ -1,0 +1,195 @@
+"""Who waits is woken when something changed that it wants to know, and by nothing else where that can be told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+
+from kombu_sqlqueue.clock import FakeClock
+from kombu_sqlqueue.errors import StoreUnavailableError
+from kombu_sqlqueue.options import DatabaseOptions
+from kombu_sqlqueue.sql.database import Database
+from kombu_sqlqueue.sql.dialect import Capability, Waker
+from kombu_sqlqueue.sql.messages import SQLMessageStore
+from kombu_sqlqueue.sql.waiters import SQLWaiters
+from kombu_sqlqueue.topics import queue_topic
+
+from ..databases import requires
+from .sending import SECOND, after, claim, claim_one, message, send
+
+#: Long enough for a busy machine; nobody waits it out when all is well.
+SOON = 10.0
+#: Long enough for an announcement that should not come.
+A_WHILE = 0.1
+
+listens = requires(Capability.LISTEN_NOTIFY)
+
+
+@pytest.fixture
+def waker(database: Database) -> Iterator[Waker]:
+    """It listens already."""
+    waker = database.dialect.waker(database.engine, database.channel)
+    assert waker is not None
+    assert waker.wait(SOON) is None
+    yield waker
+    waker.close()
+
+
+@pytest.fixture
+def wait_for(database: Database) -> Callable[..., None]:
+    """Record that somebody waits for these queues for the next minute."""
+
+    def arm(*queues: str) -> None:
+        topics = [queue_topic(queue) for queue in queues]
+        SQLWaiters(database).arm("somebody", topics, armed_for=timedelta(minutes=1))
+
+    return arm
+
+
+def test_the_first_wait_says_that_anything_may_have_changed(database: Database):
+    waker = database.dialect.waker(database.engine, database.channel)
+    assert waker is not None
+    assert waker.wait(SOON) is None
+    waker.close()
+
+
+def test_without_a_change_a_wait_ends_at_its_timeout(waker: Waker):
+    began = time.monotonic()
+
+    assert waker.wait(A_WHILE) == frozenset()
+    assert time.monotonic() - began >= A_WHILE * 0.9
+
+
+def test_a_publish_wakes_who_waits(waker: Waker, store: SQLMessageStore, wait_for: Callable[..., None]):
+    wait_for("q")
+    waker.wait(A_WHILE)
+    send(store, "a")
+
+    heard = waker.wait(SOON)
+    assert heard is None or heard == {"queue:q"}
+
+
+def test_a_wait_can_be_interrupted(waker: Waker):
+    threading.Timer(0.02, waker.interrupt).start()
+    began = time.monotonic()
+
+    assert waker.wait(SOON) == frozenset()
+    assert time.monotonic() - began < SOON / 2
+    assert waker.wait(A_WHILE) == frozenset()
+
+
+def test_an_interruption_before_the_wait_is_not_lost(waker: Waker):
+    waker.interrupt()
+    began = time.monotonic()
+
+    waker.wait(SOON)
+    assert time.monotonic() - began < SOON / 2
+
+
+@listens
+def test_only_what_somebody_waits_for_is_announced(waker: Waker, store: SQLMessageStore, wait_for: Callable[..., None]):
+    wait_for("one", "two")
+    store.publish([message(queue="one"), message(queue="one"), message(queue="other")])
+    store.publish([message(queue="two")])
+
+    heard = set()
+    while len(heard) < 2:
+        heard |= waker.wait(SOON)
+    assert heard == {"queue:one", "queue:two"}
+    assert waker.wait(A_WHILE) == frozenset()
+
+
+@listens
+def test_nothing_is_announced_to_who_has_not_waited_for_long(
+    waker: Waker, store: SQLMessageStore, wait_for: Callable[..., None], clock: FakeClock
+):
+    wait_for("q")
+    clock.advance(61 * SECOND)
+    send(store, "a")
+
+    assert waker.wait(A_WHILE) == frozenset()
+
+
+@listens
+def test_what_is_rolled_back_is_not_announced(
+    waker: Waker, store: SQLMessageStore, wait_for: Callable[..., None], database: Database
+):
+    wait_for("q")
+    with database.engine.connect() as connection:
+        store.within(connection).publish([message()])
+        connection.rollback()
+
+    assert waker.wait(A_WHILE) == frozenset()
+
+
+@listens
+def test_whatever_makes_a_message_ready_is_announced(
+    waker: Waker, store: SQLMessageStore, wait_for: Callable[..., None], lessee: int, clock: FakeClock
+):
+    """And a delayed one, too: who sleeps until the next due moment has to reckon again."""
+    wait_for("q")
+
+    def announces(act: Callable[[], object]) -> bool:
+        act()
+        return waker.wait(SOON) == {"queue:q"}
+
+    assert announces(lambda: send(store, "a", task_id="id"))
+    first = claim_one(store, lessee).lease
+    assert announces(lambda: store.release([first]))
+    assert announces(lambda: store.nack(claim_one(store, lessee).lease, max_reclaims=5))
+    claim(store, lessee)
+    assert announces(lambda: (store.resign(lessee), store.reclaim(max_reclaims=5, limit=10)))
+    other = store.enrol("other", lease_for=timedelta(hours=1))
+    last = claim_one(store, other).lease
+    store.nack(last, max_reclaims=0)
+    assert announces(lambda: store.redrive([last.message_id]))
+    assert announces(lambda: send(store, "later", due_at=after(clock, SECOND)))
+    clock.advance(SECOND)
+    assert announces(lambda: store.promote(limit=10))
+
+
+@listens
+def test_who_listens_hears_of_a_broken_line_and_gets_a_new_one(
+    waker: Waker, store: SQLMessageStore, wait_for: Callable[..., None], database: Database
+):
+    wait_for("q")
+    hang_up = text("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query = :listening")
+    said = f'LISTEN "{database.channel}"'
+    assert database.statement(lambda tx: tx.scalar(hang_up, {"listening": said})) == 1
+
+    with pytest.raises(StoreUnavailableError, match="listens is gone"):
+        waker.wait(SOON)
+    assert waker.wait(SOON) is None
+    send(store, "a")
+    assert waker.wait(SOON) == {"queue:q"}
+
+
+@listens
+def test_what_is_announced_while_nobody_looks_is_heard_later(
+    waker: Waker, store: SQLMessageStore, wait_for: Callable[..., None]
+):
+    wait_for("q")
+    send(store, "a")
+    send(store, "b", queue="q")
+    time.sleep(0)
+
+    assert waker.wait(SOON) == {"queue:q"}
+
+
+def test_a_database_without_a_file_wakes_too():
+    database = Database(DatabaseOptions("sqlite://"))
+    database.run(lambda tx: database.tables.metadata.create_all(tx))
+    waker = database.dialect.waker(database.engine, database.channel)
+    assert waker is not None
+    waker.wait(SOON)
+    assert waker.wait(A_WHILE) == frozenset()
+    SQLMessageStore(database).publish([message()])
+
+    assert waker.wait(SOON) is None
+    waker.close()
+    database.dispose()
