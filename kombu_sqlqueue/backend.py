@@ -196,8 +196,10 @@ class SQLBackend(Chords, AsyncBackendMixin, Backend):
 
     def process_cleanup(self) -> None:
         """After each task: where no broker of ours does it, delete a batch of what has expired now and then."""
-        if time.monotonic() >= self._prune_at and not self.shares_broker:
-            self._prune_at = time.monotonic() + PRUNE_EVERY
+        if time.monotonic() < self._prune_at:
+            return
+        self._prune_at = time.monotonic() + PRUNE_EVERY
+        if not self.shares_broker:
             self.results.prune(PRUNE_BATCH)
 
     # -- a database that is away ----------------------------------------------------------

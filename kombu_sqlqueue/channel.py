@@ -52,6 +52,7 @@ class Channel(Declaring):
         self._options = connection.options
         self._poke = connection.poke
         self._receivers: dict[str, Callable[[Delivery], object]] = {}
+        self._no_ack: set[str] = set()
         self._queue_of: dict[str, str] = {}
         self._buffer: deque[Delivery] = deque()
         self._begun: set[str] = set()
@@ -109,6 +110,8 @@ class Channel(Declaring):
                 callback(message)
 
         self._receivers[queue] = receive
+        if no_ack:
+            self._no_ack.add(queue)
         self._queue_of[consumer_tag] = queue
         self._consumers.add(consumer_tag)
         self._active_queues.append(queue)
@@ -125,6 +128,7 @@ class Channel(Declaring):
         self._active_queues.remove(queue)
         if queue not in self._active_queues:
             self._receivers.pop(queue, None)
+            self._no_ack.discard(queue)
             self._give_back(lambda delivery: delivery.queue == queue)
         self._keeper.cancel(queue)
         if self.connection is not None:
@@ -170,6 +174,18 @@ class Channel(Declaring):
         else:
             receive(delivery)
         return True
+
+    def deliver_some(self) -> bool:
+        """Hand claimed messages to consumers that ack, as far as there is room, or one to another."""
+        delivered = 0
+        while self._buffer and self.qos.can_consume():
+            alone = self._buffer[0].queue in self._no_ack
+            if alone and delivered:
+                break
+            delivered += self.deliver_next()
+            if alone:
+                break
+        return delivered > 0
 
     def drain_events(self, timeout: float | None = None, callback: Any = None) -> None:
         """Deliver one message. Raises Empty if none is ready."""

@@ -211,7 +211,7 @@ class Chords:
         """
         for end in _ends(body):
             options = end.options
-            if "chord" in options or isinstance(body, chord):
+            if options.get("task_id") and (options.get("chord") or isinstance(body, chord)):
                 request = Context(
                     id=options["task_id"],
                     task=end.task,

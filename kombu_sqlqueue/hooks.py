@@ -1,7 +1,8 @@
-"""How our code gets into a Celery worker without an import in the user's."""
+"""How our code gets into a Celery worker, and into Flower, without an import in the user's."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from celery import signals
@@ -10,8 +11,15 @@ __all__ = ["install"]
 
 
 def install() -> None:
-    """Give every worker of this process whose broker is ours what it needs. Safe to call twice."""
+    """Give every worker of this process whose broker is ours what it needs, and Flower. Safe to call twice.
+
+    Flower makes a connection before it asks for queues, and only then is there a transport to call this.
+    """
     signals.worker_init.connect(_prepare_worker, weak=False, dispatch_uid="sqlqueue")
+    if "flower" in sys.modules:
+        from .contrib import flower
+
+        flower.install()
 
 
 def _prepare_worker(sender: Any, **kwargs: Any) -> None:

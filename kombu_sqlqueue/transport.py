@@ -114,9 +114,10 @@ class Transport(virtual.Transport):
     # -- the blocking loop ----------------------------------------------------------------
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
-        """Deliver one message, waiting for it up to `timeout` seconds.
+        """Deliver what is ready, waiting for it up to `timeout` seconds.
 
-        Raises TimeoutError if none came, StoreUnavailableError if the database went away.
+        Of messages that need no ack only one is delivered: who expects three replies calls three
+        times, and would wait for a fourth. Raises TimeoutError if none came, StoreUnavailableError if the database went away.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._drain():
@@ -128,19 +129,18 @@ class Transport(virtual.Transport):
             self._take_in(self._listening().wait(pause))
 
     def _drain(self) -> bool:
-        # One message, no more: who expects three replies calls three times, and would wait for a fourth.
-        if self._deliver_one():
+        if self._deliver_some():
             if len(self.keeper.settler) >= SETTLE_AT:
                 self.keeper.settler.flush()
             return True
         self.keeper.settler.flush()
-        return self._fetch() and self._deliver_one()
+        return self._fetch() and self._deliver_some()
 
-    def _deliver_one(self) -> bool:
+    def _deliver_some(self) -> bool:
         channels = list(self.channels)
         for nth in range(len(channels)):
             at = (self._first + nth) % len(channels)
-            if channels[at].deliver_next():
+            if channels[at].deliver_some():
                 self._first = at + 1  # so that no channel waits for one that always has something
                 return True
         return False

@@ -66,12 +66,13 @@ def database(request: pytest.FixtureRequest, database_options: DatabaseOptions, 
         for capability in marker.args:
             if capability not in database.dialect.capabilities:
                 pytest.skip(f"{database.dialect.name} cannot do {capability.name}")
+    yield database
+    still_out = database.engine.pool.checkedout()
     try:
-        yield database
-        assert database.engine.pool.checkedout() == 0, "a connection was not given back"
         wipe(database)
     finally:
         database.dispose()
+    assert still_out == 0, "a connection was not given back"
 
 
 @pytest.fixture

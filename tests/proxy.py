@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import selectors
 import socket
 import threading
 from types import TracebackType
 from typing import Self
 
-__all__ = ["Proxy"]
+__all__ = ["Pooler", "Proxy"]
+
+#: A statement to be parsed and kept under a name. One that is parsed for once has none.
+PREPARES = re.compile(rb"P.{4}_pg3_\d+\0", re.DOTALL)
 
 
 class Proxy:
-    """Listens on a port of its own and passes everything on, both ways."""
+    """Listens on a port of its own and passes everything on, both ways.
 
-    def __init__(self, host: str, port: int) -> None:
-        self._server = (host, port)
+    The `server` is a host and a port, or the path of a socket.
+    """
+
+    def __init__(self, server: tuple[str, int] | str) -> None:
+        self._server = server
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
         self.broken = 0
@@ -40,8 +47,15 @@ class Proxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listening.accept()
-                server = socket.create_connection(self._server)
+                server = self._connected()
                 threading.Thread(target=self._pass_on, args=(client, server), daemon=True).start()
+
+    def _connected(self) -> socket.socket:
+        if isinstance(self._server, tuple):
+            return socket.create_connection(self._server)
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(self._server)
+        return server
 
     def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
         with client, server, selectors.DefaultSelector() as selector, contextlib.suppress(OSError):
@@ -51,6 +65,9 @@ class Proxy:
                 for key, _ in selector.select():
                     data = key.fileobj.recv(65536)  # type: ignore[union-attr]
                     if not data or self._breaks(data, server, heard_from_client=key.fileobj is client):
+                        return
+                    if key.fileobj is client and (refusal := self._refusal(data)):
+                        client.sendall(refusal)
                         return
                     key.data.sendall(data)
 
@@ -66,7 +83,28 @@ class Proxy:
             self._hang_up()
         return True
 
+    def _refusal(self, data: bytes) -> bytes | None:
+        """What the client is told instead of passing this on."""
+        return None
+
     def _hang_up(self) -> None:
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
+
+
+class Pooler(Proxy):
+    """A line through something that, as PgBouncer, passes no settings on."""
+
+    def __init__(self, server: tuple[str, int] | str) -> None:
+        super().__init__(server)
+        self.refused = 0
+        self.prepared = 0
+
+    def _refusal(self, data: bytes) -> bytes | None:
+        self.prepared += len(PREPARES.findall(data))
+        if b"\0options\0" not in data:
+            return None
+        self.refused += 1
+        said = b"SFATAL\0VFATAL\0C08P01\0Munsupported startup parameter: options\0\0"
+        return b"E" + (len(said) + 4).to_bytes(4, "big") + said

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from functools import cached_property
 
-from sqlalchemy import ColumnElement, Connection, case, delete, null, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Executable,
+    Integer,
+    bindparam,
+    case,
+    delete,
+    null,
+    select,
+    update,
+)
 
 from ..clock import microseconds
 from ..results import Part, Tally
@@ -53,33 +65,62 @@ class SQLChordStore:
         self._database.run(lambda tx: tx.execute(added), repeatable=False, joins=True)
 
     def return_part(self, part: Part, *, replace: bool, expires_in: timedelta | None) -> Tally:
-        return self._database.run(lambda tx: self._return_part(tx, part, replace, self._expiry(expires_in)), joins=True)
+        return self._database.run(lambda tx: self._return_part(tx, part, replace, expires_in), joins=True)
 
-    def _return_part(self, tx: Connection, part: Part, replace: bool, expiry: ColumnElement[int] | None) -> Tally:
-        row = self._lock(tx, part.group_id)
-        if row is None:
-            tx.execute(self._database.dialect.insert_missing(self._chord, [_new(part.group_id)]))
-            row = self._lock(tx, part.group_id)
-            assert row is not None
-        tally = Tally(row.size, row.extra, row.returned, row.finished_at is not None)
+    def _return_part(self, tx: Connection, part: Part, replace: bool, expires_in: timedelta | None) -> Tally:
+        this = {"of_group": part.group_id, "of_part": part.key}
+        new = tx.execute(self._insert, {**this, "new_place": part.place, "new_meta": part.meta}).rowcount
+        kept_for = None if expires_in is None else microseconds(expires_in)
+        tally = self._count(tx, {"of_group": part.group_id, "new": new, "kept_for": kept_for})
         if tally.finished:
-            return tally
-        values = {"group_id": part.group_id, "part": part.key, "place": part.place, "meta": part.meta}
-        insert = self._database.dialect.insert_missing(self._part, [values]).execution_options(preserve_rowcount=True)
-        if tx.execute(insert).rowcount:
-            c = self._chord.c
-            counted = {"returned": c.returned + 1, "expires_at": expiry}
-            tx.execute(update(self._chord).where(c.group_id == part.group_id).values(counted))
-            return Tally(tally.size, tally.extra, tally.returned + 1, tally.finished)
-        if replace:
-            p = self._part.c
-            tx.execute(update(self._part).where(p.group_id == part.group_id, p.part == part.key).values(meta=part.meta))
+            tx.execute(self._drop, this)
+        elif replace and not new:
+            tx.execute(self._replace, {**this, "new_meta": part.meta})
         return tally
 
-    def _lock(self, tx: Connection, group_id: str) -> Any:
+    def _count(self, tx: Connection, values: dict[str, object]) -> Tally:
+        """Add to the number of parts. From here to the end of the transaction the chord is ours."""
+        row = tx.execute(self._counted, values).one_or_none()
+        if row is None:
+            tx.execute(self._database.dialect.insert_missing(self._chord, [_new(str(values["of_group"]))]))
+            row = tx.execute(self._counted, values).one()
+        return Tally(row.size, row.extra, row.returned, row.finished_at is not None)
+
+    # Built once: a wide header returns thousands of parts.
+
+    @cached_property
+    def _insert(self) -> Executable:
+        p = self._part.c
+        values = {
+            "group_id": bindparam("of_group", type_=p.group_id.type),
+            "part": bindparam("of_part", type_=p.part.type),
+            "place": bindparam("new_place", type_=p.place.type),
+            "meta": bindparam("new_meta", type_=p.meta.type),
+        }
+        return self._database.dialect.insert_missing(self._part, [values]).execution_options(preserve_rowcount=True)
+
+    @cached_property
+    def _counted(self) -> Executable:
         c = self._chord.c
-        query = select(c.size, c.extra, c.returned, c.finished_at).where(c.group_id == group_id).with_for_update()
-        return tx.execute(query).one_or_none()
+        expiry = self._database.now() + bindparam("kept_for", type_=BigInteger)
+        values = {
+            "returned": c.returned + bindparam("new", type_=Integer),
+            "expires_at": case((c.finished_at.is_(None), expiry), else_=c.expires_at),
+        }
+        counted = update(self._chord).where(c.group_id == bindparam("of_group")).values(values)
+        return counted.returning(c.size, c.extra, c.returned, c.finished_at)
+
+    @cached_property
+    def _drop(self) -> Executable:
+        return delete(self._part).where(*self._this_part)
+
+    @cached_property
+    def _replace(self) -> Executable:
+        return update(self._part).where(*self._this_part).values(meta=bindparam("new_meta"))
+
+    @property
+    def _this_part(self) -> tuple[ColumnElement[bool], ...]:
+        return self._part.c.group_id == bindparam("of_group"), self._part.c.part == bindparam("of_part")
 
     def parts(self, group_id: str) -> list[Part]:
         p = self._part.c

@@ -8,16 +8,16 @@ from typing import Any
 from sqlalchemy import (
     CTE,
     BigInteger,
-    Boolean,
     ColumnElement,
+    Executable,
     FromClause,
     Integer,
-    Row,
     Select,
     SmallInteger,
     Text,
     bindparam,
     case,
+    cast,
     func,
     literal,
     literal_column,
@@ -28,6 +28,7 @@ from sqlalchemy import (
 )
 
 from .database import Database
+from .direct import Direct
 from .floors import Lane
 from .work import Work
 
@@ -44,24 +45,31 @@ class LateralClaim:
         self._database = database
         self._dialect = database.dialect
         self._tables = database.tables
-        self._statement = self._build(unhurried)
+        self._unhurried = unhurried
+        self._statements: dict[tuple[int, int], Direct] = {}
 
     def take(
         self, work: Work, queues: Sequence[str], *, share: int, room: int, lessee: int, start: Mapping[Lane, int]
-    ) -> Sequence[Row[Any]]:
+    ) -> Sequence[Any]:
         """Lease up to `room` messages, up to `share` of each queue, the first queues first."""
         parameters = {
-            **self._dialect.packed("asked", 2, [(queue, turn) for turn, queue in enumerate(queues)]),
-            **self._dialect.packed("floors", 4, [(*lane, floor) for lane, floor in start.items()]),
-            "share": share,
-            "room": room,
+            **self._dialect.packed("asked", 1, [(queue,) for queue in queues]),
+            **self._dialect.packed("floors", 3, [(lane.queue, _rank(*lane[1:]), floor) for lane, floor in start.items()]),
             "taker": lessee,
         }
-        return work.statement(lambda tx: tx.execute(self._statement, parameters).all())
+        statement = self._statement(share, room)
+        return work.statement(lambda tx: statement(tx, parameters))
 
-    def _build(self, unhurried: bool) -> Any:
+    def _statement(self, share: int, room: int) -> Direct:
+        if (share, room) not in self._statements:
+            self._statements[share, room] = Direct(self._database, self._build(share, room))
+        return self._statements[share, room]
+
+    def _build(self, share: int, room: int) -> Executable:
+        # The numbers are written into the text: with a parameter as its LIMIT the planner reckons with a
+        # tenth of the table.
         m = self._tables.message
-        taken = self._taken(unhurried)
+        taken = self._taken(literal_column(str(share), Integer), literal_column(str(room), Integer))
         return (
             update(m)
             .where(m.c.id == taken.c.id, self._dialect.found(m.c.id, select(taken.c.id)))
@@ -79,18 +87,18 @@ class LateralClaim:
             )
         )
 
-    def _taken(self, unhurried: bool) -> CTE:
+    def _taken(self, share: ColumnElement[int], room: ColumnElement[int]) -> CTE:
         """The messages to claim, locked, with their positions. A CTE, so that it is done only once."""
         lessee = self._tables.lessee.c
-        asked = self._dialect.rows("asked", queue=Text, turn=Integer)
+        asked = self._dialect.rows("asked", queue=Text)
         alive = select(1).where(lessee.id == bindparam("taker", type_=BigInteger), lessee.lost_at.is_(None)).exists()
-        of_queue = self._of_queue(asked).lateral("of_queue")
+        of_queue = self._of_queue(asked, share).lateral("of_queue")
         taken = select(of_queue.c.id, of_queue.c.position).select_from(asked).join(of_queue, true()).where(alive)
-        if unhurried:
+        if self._unhurried:
             taken = taken.where(self._dialect.unhurried())
-        return taken.limit(_number("room")).cte("taken")
+        return taken.limit(room).cte("taken")
 
-    def _of_queue(self, asked: FromClause) -> Select[Any]:
+    def _of_queue(self, asked: FromClause, share: ColumnElement[int]) -> Select[Any]:
         lanes = self._lanes(asked)
         m = self._tables.message.c
         of_lane = (
@@ -99,11 +107,11 @@ class LateralClaim:
             .where(m.queue == asked.c.queue, m.priority == lanes.c.priority, m.position >= lanes.c.begin)
             .where(m.position < lanes.c.end)
             .order_by(m.position)
-            .limit(_number("share"))
+            .limit(share)
             .with_for_update(skip_locked=True)
             .lateral("of_lane")
         )
-        return select(of_lane.c.id, of_lane.c.position).select_from(lanes).join(of_lane, true()).limit(_number("share"))
+        return select(of_lane.c.id, of_lane.c.position).select_from(lanes).join(of_lane, true()).limit(share)
 
     def _lanes(self, asked: FromClause) -> FromClause:
         """The lanes of one queue in the order of their claims, with the positions between which to look."""
@@ -114,10 +122,10 @@ class LateralClaim:
         # Twice each lane: what came back, then what never left.
         ranges = func.unnest(literal_column("ARRAY[true, false]")).table_valued("ahead").render_derived(name="ranges")
         ahead = ranges.c.ahead
-        floors = self._dialect.rows("floors", queue=Text, priority=SmallInteger, ahead=Boolean, floor=BigInteger)
+        floors = self._dialect.rows("floors", queue=Text, rank=Integer, floor=BigInteger)
         floor = (
             select(floors.c.floor)
-            .where(floors.c.queue == asked.c.queue, floors.c.priority == priority, floors.c.ahead == ahead)
+            .where(floors.c.queue == asked.c.queue, floors.c.rank == _rank(priority, ahead))
             .correlate(asked, priorities, ranges)
             .scalar_subquery()
         )
@@ -134,6 +142,6 @@ class LateralClaim:
         )
 
 
-def _number(name: str) -> ColumnElement[int]:
-    """A number written into the text: with a parameter as its LIMIT the planner guesses a tenth of the table."""
-    return bindparam(name, type_=Integer, literal_execute=True)
+def _rank(priority: Any, ahead: Any) -> Any:
+    """A lane of a queue as one number."""
+    return priority * 2 + (cast(ahead, Integer) if isinstance(ahead, ColumnElement) else ahead)

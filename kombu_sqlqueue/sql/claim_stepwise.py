@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Integer, Row, Text, bindparam, func, select, update
+from sqlalchemy import BigInteger, Connection, Integer, Text, bindparam, func, select, update
 
 from .database import Database
 from .dialect import Capability
+from .direct import Direct
 from .floors import Lane
 from .work import Work
 
@@ -26,8 +27,8 @@ class StepwiseClaim:
         skip_locked = Capability.SKIP_LOCKED in database.dialect.capabilities
         asked = self._dialect.rows("asked", queue=Text)
         taken = self._dialect.rows("taken", id=BigInteger)
-        self._any = select(m.c.id).where(m.c.queue.in_(select(asked.c.queue)), m.c.position.is_not(None)).limit(1)
-        self._lanes = select(lane.c.queue, lane.c.priority).where(lane.c.queue.in_(select(asked.c.queue)))
+        any_ready = select(m.c.id).where(m.c.queue.in_(select(asked.c.queue)), m.c.position.is_not(None)).limit(1)
+        lanes = select(lane.c.queue, lane.c.priority).where(lane.c.queue.in_(select(asked.c.queue)))
         expired = func.coalesce(m.c.expires_at <= database.now(), False).label("expired")
         columns = (
             m.c.id,
@@ -40,7 +41,7 @@ class StepwiseClaim:
             m.c.envelope,
             m.c.body,
         )
-        self._of_lane = (
+        of_lane = (
             select(*columns)
             .where(
                 m.c.queue == bindparam("lane_queue"),
@@ -52,42 +53,47 @@ class StepwiseClaim:
             .with_for_update(skip_locked=skip_locked)
         )
         alive = select(lessee.c.id).where(lessee.c.id == bindparam("taker"), lessee.c.lost_at.is_(None)).exists()
-        self._lease = (
+        lease = (
             update(m)
             .where(m.c.id.in_(select(taken.c.id)), alive)
             .values(position=None, lessee=bindparam("taker", type_=BigInteger), deliveries=m.c.deliveries + 1)
+            .returning(m.c.id)
         )
+        self._any = Direct(database, any_ready)
+        self._lanes = Direct(database, lanes)
+        self._of_lane = Direct(database, of_lane)
+        self._lease = Direct(database, lease)
 
     def take(
         self, work: Work, queues: Sequence[str], *, share: int, room: int, lessee: int, start: Mapping[Lane, int]
-    ) -> Sequence[Row[Any]]:
+    ) -> Sequence[Any]:
         """Lease up to `room` messages, up to `share` of each queue, the first queues first."""
         if not work.statement(lambda tx: self._any_ready(tx, queues)):
             return []
         return work.run(lambda tx: self._take(tx, queues, share, room, lessee))
 
-    def _take(self, tx: Connection, queues: Sequence[str], share: int, room: int, lessee: int) -> Sequence[Row[Any]]:
-        taken: list[Row[Any]] = []
+    def _take(self, tx: Connection, queues: Sequence[str], share: int, room: int, lessee: int) -> Sequence[Any]:
+        taken: list[Any] = []
         priorities = self._priorities(tx, queues)
         for queue in queues:
             left = min(share, room - len(taken))
             for priority in priorities[queue]:
                 if left:
-                    found = tx.execute(self._of_lane, {"lane_queue": queue, "lane_priority": priority, "room": left}).all()
+                    found = self._of_lane(tx, {"lane_queue": queue, "lane_priority": priority, "room": left})
                     taken += found
                     left -= len(found)
         if not taken:
             return []
-        leased = tx.execute(self._lease, {"taker": lessee, **self._dialect.packed("taken", 1, [(row.id,) for row in taken])})
-        return taken if leased.rowcount else []
+        leased = self._lease(tx, {"taker": lessee, **self._dialect.packed("taken", 1, [(row.id,) for row in taken])})
+        return taken if leased else []
 
     def _any_ready(self, tx: Connection, queues: Sequence[str]) -> bool:
         """Whether a claim would find something: a look that disturbs no writer."""
-        return tx.scalar(self._any, self._dialect.packed("asked", 1, [(queue,) for queue in queues])) is not None
+        return bool(self._any(tx, self._dialect.packed("asked", 1, [(queue,) for queue in queues])))
 
     def _priorities(self, tx: Connection, queues: Sequence[str]) -> dict[str, list[int]]:
         """The priorities in use in each queue, the highest first."""
         used: dict[str, set[int]] = defaultdict(lambda: {0})
-        for queue, priority in tx.execute(self._lanes, self._dialect.packed("asked", 1, [(queue,) for queue in queues])):
+        for queue, priority in self._lanes(tx, self._dialect.packed("asked", 1, [(queue,) for queue in queues])):
             used[queue].add(priority)
         return {queue: sorted(used[queue], reverse=True) for queue in queues}

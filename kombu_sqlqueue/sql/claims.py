@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from sqlalchemy import Row
-
 from .claim_lateral import LateralClaim
 from .claim_stepwise import StepwiseClaim
 from .database import Database
 from .dialect import Capability
+from .direct import Direct
 from .floors import Floors, Lane
 from .work import Work
 
@@ -24,7 +23,7 @@ class Claim(Protocol):
 
     def take(
         self, work: Work, queues: Sequence[str], *, share: int, room: int, lessee: int, start: Mapping[Lane, int]
-    ) -> Sequence[Row[Any]]:
+    ) -> Sequence[Any]:
         """Lease up to `room` messages, up to `share` of each queue, the first queues first."""
 
 
@@ -33,7 +32,8 @@ class Claims:
 
     def __init__(self, database: Database, *, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._horizon = database.dialect.horizon()
+        horizon = database.dialect.horizon()
+        self._horizon = None if horizon is None else Direct(database, horizon)
         self._turns = itertools.count()
         self._floors = Floors() if Capability.LATE_COMMITS in database.dialect.capabilities else None
         # In a transaction of the caller's whether a commit waits for the disk is not ours to say.
@@ -41,7 +41,7 @@ class Claims:
         self._own: Claim = LateralClaim(database, unhurried=True) if lateral else StepwiseClaim(database)
         self._within: Claim = LateralClaim(database, unhurried=False) if lateral else self._own
 
-    def claim(self, work: Work, queues: Sequence[str], *, limit: int, lessee: int) -> list[Row[Any]]:
+    def claim(self, work: Work, queues: Sequence[str], *, limit: int, lessee: int) -> list[Any]:
         """Lease up to `limit` ready messages, among them some that have expired, in the order of their delivery."""
         asked = self._in_turn(queues)
         floors = self._floors if work.own else None
@@ -61,13 +61,13 @@ class Claims:
 
     def _fill(
         self, work: Work, queues: list[str], limit: int, lessee: int, start: Mapping[Lane, int]
-    ) -> tuple[list[Row[Any]], set[str]]:
+    ) -> tuple[list[Any], set[str]]:
         """Claim a like share of each queue, and again of those that have more while there is room.
 
         The answer is what was claimed, and of which queues there was no more.
         """
         claim = self._own if work.own else self._within
-        rows: list[Row[Any]] = []
+        rows: list[Any] = []
         emptied: set[str] = set()
         room = limit
         while queues and room > 0:
@@ -85,11 +85,11 @@ class Claims:
     def _tick(self, work: Work, floors: Floors) -> None:
         horizon = self._horizon
         if horizon is not None:
-            oldest_open, next_id = work.statement(lambda tx: tx.execute(horizon).one())
+            ((oldest_open, next_id),) = work.statement(lambda tx: horizon(tx, {}))
             floors.tick(oldest_open, next_id, self._monotonic())
 
 
-def _last(rows: Iterable[Row[Any]]) -> dict[Lane, int]:
+def _last(rows: Iterable[Any]) -> dict[Lane, int]:
     """The greatest position of each lane."""
     last: dict[Lane, int] = {}
     for row in rows:

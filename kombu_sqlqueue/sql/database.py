@@ -24,6 +24,7 @@ from ..errors import ConfigurationError, OutcomeUnknownError, SchemaError, Store
 from ..options import DatabaseOptions
 from ..topics import waited_as
 from .dialect import Capability, Dialect, Trouble
+from .direct import Direct
 from .gate import GATE
 from .schema import Tables
 
@@ -134,17 +135,17 @@ class Database:
         tx: Connection,
         topics: Collection[str],
         *,
-        by: Executable | None = None,
+        by: Direct | None = None,
         parameters: Mapping[str, Any] = NO_PARAMETERS,
     ) -> None:
         """Wake who waits for these topics when the transaction commits.
 
-        That is done `by` a statement made of `announcement`, if it has more to do in the same round trip.
+        That is done `by` a statement made of `announcement`, if there is more to do in the same round trip.
         """
-        announcement = self.announcement if by is None else by
-        if announcement is not None and topics:
+        announce = self._announce if by is None else by
+        if announce is not None and topics:
             listed = [(topic, waited_as(topic)) for topic in sorted(set(topics))]
-            answer = tx.execute(announcement, {**parameters, **self.dialect.packed("announced", 2, listed)}).one()
+            (answer,) = announce(tx, {**parameters, **self.dialect.packed("announced", 2, listed)})
             # Whoever wants to know how the commit went need not ask for this again.
             tx.info[TRANSACTION] = (tx.get_transaction(), str(answer.transaction_id))
 
@@ -152,6 +153,10 @@ class Database:
     def announcement(self) -> Select[int, int] | None:
         """As `Dialect.announcement`."""
         return self.dialect.announcement(self.tables, self.channel, self.now())
+
+    @cached_property
+    def _announce(self) -> Direct | None:
+        return None if self.announcement is None else Direct(self, self.announcement)
 
     def announcing(self, write: Any, topic: ColumnElement[str], waited_as: str) -> Executable:
         """As `Dialect.announcing`."""

@@ -95,6 +95,9 @@ class Dialect(Protocol):
     def found(self, column: ColumnElement[Any], values: Select[Any]) -> ColumnElement[bool]:
         """Whether the column is among the few values selected, found by an index."""
 
+    def before_write(self, tx: Connection) -> None:
+        """Called before a statement that writes is handed to the driver without SQLAlchemy's knowledge."""
+
     def unhurried(self) -> ColumnElement[bool]:
         """Always true; with it in its condition a statement's commit need not wait for the disk.
 

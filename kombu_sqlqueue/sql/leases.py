@@ -10,6 +10,7 @@ from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Row, and_
 from ..messages import Lease
 from ..topics import queue_topic
 from .database import Database
+from .direct import Direct
 from .positions import Positions
 
 __all__ = ["Leases"]
@@ -32,8 +33,8 @@ class Leases:
             .values(started_at=func.coalesce(m.c.started_at, database.now()))
             .returning(m.c.id, m.c.deliveries)
         )
-        self._ack = {True: forget.where(unhurried), False: forget}
-        self._start = {True: mark.where(unhurried), False: mark}
+        self._ack = {True: Direct(database, forget.where(unhurried)), False: Direct(database, forget)}
+        self._start = {True: Direct(database, mark.where(unhurried)), False: Direct(database, mark)}
 
     @property
     def newest(self) -> ColumnElement[bool]:
@@ -47,10 +48,10 @@ class Leases:
 
     def ack(self, tx: Connection, leases: Collection[Lease], *, unhurried: bool) -> set[Lease]:
         """Delete their messages, though they may have been taken back, as long as nobody claimed them again."""
-        return _still_good(tx.execute(self._ack[unhurried], self.parameters(leases)))
+        return _still_good(self._ack[unhurried](tx, self.parameters(leases)))
 
     def start(self, tx: Connection, leases: Collection[Lease], *, unhurried: bool) -> set[Lease]:
-        return _still_good(tx.execute(self._start[unhurried], self.parameters(leases)))
+        return _still_good(self._start[unhurried](tx, self.parameters(leases)))
 
     def release(self, tx: Connection, leases: Collection[Lease]) -> set[Lease]:
         m = self._message

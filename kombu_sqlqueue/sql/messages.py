@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
@@ -43,8 +44,7 @@ class SQLMessageStore:
 
     def within(self, connection: Connection) -> SQLMessageStore:
         """The same store inside the caller's transaction: what it does takes effect if the caller commits."""
-        inner = SQLMessageStore.__new__(SQLMessageStore)
-        inner.__dict__.update(self.__dict__)
+        inner = copy.copy(self)
         inner._work = Work(self._database, connection)
         return inner
 

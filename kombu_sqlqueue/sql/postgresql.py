@@ -76,6 +76,7 @@ class PostgreSQL:
                 completed(options.url),
                 isolation_level="READ COMMITTED",
                 hide_parameters=True,
+                use_native_hstore=False,
                 pool_size=options.pool_size,
                 max_overflow=0,
                 pool_timeout=POOL_TIMEOUT,
@@ -106,6 +107,9 @@ class PostgreSQL:
     def found(self, column: ColumnElement[Any], values: Select[Any]) -> ColumnElement[bool]:
         # IN would be a join, which a plan made for an empty table may begin at the wrong end.
         return column == sa.any_(func.array(values.scalar_subquery(), type_=pg.ARRAY(column.type)))
+
+    def before_write(self, tx: Connection) -> None:
+        """Nothing to do: the driver begins transactions."""
 
     def unhurried(self) -> ColumnElement[bool]:
         # A subquery, so that it is done once and not for each row; true for this transaction only.

@@ -30,6 +30,7 @@ from ..messages import Lease, NewMessage
 from ..topics import queue_topic
 from .database import Database
 from .dialect import Capability
+from .direct import Direct
 from .positions import Positions
 
 __all__ = ["Publishing"]
@@ -60,7 +61,9 @@ class Publishing:
         self._insert = self._build()
         self._insert_rows = self._build_rows()
         announcement = database.announcement
-        self._insert_and_announce = announcement.add_cte(self._insert.cte("stored")) if announcement is not None else None
+        self._insert_and_announce: Direct | None = None
+        if announcement is not None:
+            self._insert_and_announce = Direct(database, announcement.add_cte(self._insert.cte("stored")))
 
     def unknown_lanes(self, messages: Iterable[NewMessage]) -> set[Lane]:
         """The lanes of these messages that may lack their row; without it nobody claims from them."""

@@ -114,6 +114,11 @@ class SQLite:
     def found(self, column: ColumnElement[Any], values: Select[Any]) -> ColumnElement[bool]:
         return column.in_(values)
 
+    def before_write(self, tx: Connection) -> None:
+        driver = _driver(tx)
+        if not driver.in_transaction:
+            driver.begin()
+
     def unhurried(self) -> ColumnElement[bool]:
         return sa.true()
 

@@ -13,6 +13,7 @@ from ..messages import QueueCounts
 from ..topics import queue_topic
 from .database import Database
 from .dialect import Capability
+from .direct import Direct
 from .positions import Positions
 
 __all__ = ["Waiting"]
@@ -29,7 +30,8 @@ class Waiting:
         self._skip_locked = Capability.SKIP_LOCKED in database.dialect.capabilities
 
         due_at = self._message.c.due_at
-        self._first_due = select(due_at - database.now()).where(due_at.is_not(None)).order_by(due_at).limit(1)
+        first_due = select(due_at - database.now()).where(due_at.is_not(None)).order_by(due_at).limit(1)
+        self._first_due = Direct(database, first_due)
 
     def promote(self, tx: Connection, limit: int) -> int:
         m = self._message
@@ -45,8 +47,9 @@ class Waiting:
         return len(queues)
 
     def next_due(self, tx: Connection) -> timedelta | None:
-        left = tx.scalar(self._first_due)
-        return None if left is None else timedelta(microseconds=max(0, left))
+        for (left,) in self._first_due(tx, {}):
+            return timedelta(microseconds=max(0, left))
+        return None
 
     def expire(self, tx: Connection, limit: int) -> int:
         m = self._message.c

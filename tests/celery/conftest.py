@@ -37,6 +37,19 @@ def site(make_site: Callable[..., Site]) -> Site:
     return make_site()
 
 
+@pytest.fixture(scope="module")
+def shared_site(
+    databases: dict[str, DatabaseOptions], database_name: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """A deployment that all tests of a module share, and that each leaves as it found it."""
+    options = databases[database_name]
+    site = Site(options, tmp_path_factory.mktemp("site"))
+    yield site
+    site.close()
+    process_for(options).close()
+    wipe(process_for(options).database)
+
+
 @pytest.fixture
 def site_accepting_all(make_site: Callable[..., Site]) -> Site:
     """A deployment with a worker that accepts every serializer."""

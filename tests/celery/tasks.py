@@ -11,6 +11,8 @@ from pathlib import Path
 
 from celery import Celery, Task
 from celery.exceptions import Reject
+from kombu import Queue
+from kombu.common import Broadcast
 
 app = Celery("tests", broker=os.environ["TEST_BROKER_URL"], backend=os.environ.get("TEST_RESULT_BACKEND"))
 app.conf.update(
@@ -89,7 +91,7 @@ def poison():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@app.task(acks_late=True)
+@app.task(acks_late=True, max_retries=1, default_retry_delay=1)
 def kill_own_process():
     mark("killed child")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -130,3 +132,7 @@ if os.environ.get("TEST_LATER"):
     def later(text):
         """Known only to workers that were started with it."""
         mark(text)
+
+
+if os.environ.get("TEST_BROADCAST"):
+    app.conf.task_queues = [Queue("celery"), Broadcast("everyone")]

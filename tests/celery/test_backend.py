@@ -350,7 +350,7 @@ def test_get_is_woken_by_the_database(backend: SQLBackend):
     result_of(backend, "first").get(timeout=5)
     with soon(lambda: other.mark_as_done("t", 42), after=0.6):
         began = time.monotonic()
-        assert result_of(backend, "t").get(timeout=10) == 42
+        assert result_of(backend, "t").get(timeout=60) == 42
     assert time.monotonic() - began < 1.0
 
 
@@ -368,14 +368,14 @@ def test_many_threads_may_wait(backend: SQLBackend):
     ids = [[uuid.uuid4().hex for _ in range(20)] for _ in range(16)]
 
     def wait(mine: list[str]) -> list[Any]:
-        return [result_of(backend, task_id).get(timeout=20) for task_id in mine]
+        return [result_of(backend, task_id).get(timeout=60) for task_id in mine]
 
     with ThreadPoolExecutor(16) as pool:
         waiting = [pool.submit(wait, mine) for mine in ids]
         for column in zip(*ids, strict=True):
             for task_id in column:
                 backend.mark_as_done(task_id, task_id)
-        assert [future.result(timeout=30) for future in waiting] == ids
+        assert [future.result(timeout=60) for future in waiting] == ids
 
 
 def test_one_query_serves_all_that_is_waited_for(backend: SQLBackend):
@@ -392,7 +392,7 @@ def test_one_query_serves_all_that_is_waited_for(backend: SQLBackend):
     with soon(rest):
         began = time.monotonic()
         with statements(backend) as seen:
-            assert group.get(timeout=10) == list(range(200))
+            assert group.get(timeout=60) == list(range(200))
     selects = [each for each in seen if each.startswith("SELECT") and "meta" in each]
     assert len(selects) < 10
     assert time.monotonic() - began < 2
@@ -462,11 +462,11 @@ def test_nobody_waits_inside_a_transaction(backend: SQLBackend):
 def test_a_forked_child_waits_for_itself(backend: SQLBackend):
     """While threads of the parent were waiting when it forked."""
     with soon(lambda: backend.mark_as_done("parent", 1), after=1.5), ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(lambda: result_of(backend, "parent").get(timeout=10))
+        waiting = pool.submit(lambda: result_of(backend, "parent").get(timeout=60))
         time.sleep(0.3)
         children = [in_child(lambda i=i: stores_and_waits(backend, f"child {i}")) for i in range(3)]
         assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0, 0, 0]
-        assert waiting.result(timeout=10) == 1
+        assert waiting.result(timeout=60) == 1
 
 
 def in_child(work: Callable[[], object]) -> int:
@@ -484,7 +484,7 @@ def in_child(work: Callable[[], object]) -> int:
 def stores_and_waits(backend: SQLBackend, task_id: str) -> None:
     for i in range(5):
         with soon(lambda i=i: backend.mark_as_done(f"{task_id}.{i}", i), after=0.02):
-            assert result_of(backend, f"{task_id}.{i}").get(timeout=10) == i
+            assert result_of(backend, f"{task_id}.{i}").get(timeout=60) == i
 
 
 # -- outages ------------------------------------------------------------------------------
@@ -507,13 +507,13 @@ def test_a_result_outlives_an_outage(server: Any, monkeypatch: pytest.MonkeyPatc
     backend = backend_on(options)
     backend.mark_as_done("before", 1)
     with ThreadPoolExecutor(2) as pool:
-        waiting = pool.submit(lambda: result_of(backend, "t").get(timeout=30))
+        waiting = pool.submit(lambda: result_of(backend, "t").get(timeout=60))
         server.stop()
         storing = pool.submit(lambda: backend.mark_as_done("t", 42, request("t", "1:1")))
         time.sleep(2)
         server.start()
-        storing.result(timeout=20)
-        assert waiting.result(timeout=20) == 42
+        storing.result(timeout=60)
+        assert waiting.result(timeout=60) == 42
 
     monkeypatch.setattr("kombu_sqlqueue.backend.PATIENCE", 1.0)
     server.stop()

@@ -91,7 +91,7 @@ def test_missing_tables_name_the_command(without_tables: DatabaseOptions, tmp_pa
 
     site = Site(without_tables, tmp_path, options=options)
     worker = site.worker(wait=False)
-    assert worker.process.wait(30) != 0
+    assert worker.process.wait(60) != 0
     assert "sqlqueue migrate`" in worker.text
 
 
@@ -100,8 +100,9 @@ def test_a_role_without_rights_is_told_so(database_options: DatabaseOptions):
     if not database_options.schema:
         pytest.skip("SQLite knows no roles")
     owner = process_for(database_options).database
-    owner.run(lambda tx: tx.execute(text("CREATE ROLE sqlqueue_nobody LOGIN PASSWORD 'hush-hush'")))
-    url = make_url(database_options.url).set(username="sqlqueue_nobody", password=PASSWORD)
+    role = f"nobody_{database_options.schema}"
+    owner.run(lambda tx: tx.execute(text(f"CREATE ROLE {role} LOGIN PASSWORD 'hush-hush'")))
+    url = make_url(database_options.url).set(username=role, password=PASSWORD)
     options = DatabaseOptions(url.render_as_string(hide_password=False), schema=database_options.schema)
     try:
         with pytest.raises(ConfigurationError, match=r"permission denied.*grant") as caught:
@@ -109,7 +110,7 @@ def test_a_role_without_rights_is_told_so(database_options: DatabaseOptions):
         assert PASSWORD not in str(caught.value)
     finally:
         process_for(options).close()
-        owner.run(lambda tx: tx.execute(text("DROP ROLE sqlqueue_nobody")))
+        owner.run(lambda tx: tx.execute(text(f"DROP ROLE {role}")))
 
 
 def test_a_message_too_big_is_refused_before_it_is_stored(make_site):

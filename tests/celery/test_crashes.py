@@ -52,7 +52,7 @@ def test_prefetched_tasks_of_a_killed_worker_run(site: Site):
     eventually(lambda: len(site.marks()) == 7)
     assert sorted(site.marks())[1:] == [f"waiting {i}" for i in range(6)]
     with pytest.raises(WorkerLostError, match="died while it ran the task"):
-        running.get(timeout=20)
+        running.get(timeout=60)
 
 
 def test_an_early_acked_task_that_dies_with_its_worker_ends_as_failure(site: Site):
@@ -64,7 +64,7 @@ def test_an_early_acked_task_that_dies_with_its_worker_ends_as_failure(site: Sit
     site.worker()
 
     with pytest.raises(WorkerLostError, match=str(first.process.pid)):
-        result.get(timeout=20)
+        result.get(timeout=60)
     assert site.marks() == ["begin job"]
     assert site.counts().dead == 1
 
@@ -75,7 +75,7 @@ def test_a_killed_child_ends_its_task_as_celery_says(site: Site):
     result = site.send("kill_own_process")
 
     with pytest.raises(WorkerLostError):
-        result.get(timeout=20)
+        result.get(timeout=60)
     assert site.marks() == ["killed child"]
     eventually(lambda: site.waiting() == 0)
 
@@ -104,7 +104,7 @@ def test_a_poison_task_that_kills_whole_workers_dies(make_site):
     site.worker()
 
     with pytest.raises(WorkerLostError, match="3 times"):
-        result.get(timeout=20)
+        result.get(timeout=60)
     assert len(site.marks("begin bad")) == 3
 
 

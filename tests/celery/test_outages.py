@@ -53,7 +53,7 @@ def test_a_live_worker_keeps_its_task_through_an_outage(site: Site, server: Any)
     site.send("record", "after")
 
     eventually(lambda: site.marks("after"), 30)
-    assert result.get(timeout=40) == "job"
+    assert result.get(timeout=60) == "job"
     eventually(lambda: site.waiting() == 0)
     assert site.marks("begin job") == ["begin job"]
 
@@ -76,7 +76,7 @@ def test_what_died_during_an_outage_is_taken_back_after_it(site: Site, server: A
     eventually(lambda: len(site.marks("begin late")) == 2, 30)
     assert site.times("begin late")[1] < started_at + 3 + 1 + 3  # the new worker itself takes a while to start
     with pytest.raises(WorkerLostError):
-        lost.get(timeout=20)
+        lost.get(timeout=60)
     assert site.marks("begin early") == ["begin early"]
 
 
@@ -90,5 +90,5 @@ def test_a_result_is_stored_though_the_database_was_away_when_the_task_ended(sit
     time.sleep(2)
     server.start()
 
-    assert result.get(timeout=40) == "job"
+    assert result.get(timeout=60) == "job"
     assert site.marks("begin job") == ["begin job"]

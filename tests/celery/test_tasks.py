@@ -16,7 +16,7 @@ def test_tasks_run_and_answer(site: Site):
     site.worker("-c2")
     results = [site.send("add", i, i) for i in range(20)]
 
-    assert [result.get(timeout=20) for result in results] == [2 * i for i in range(20)]
+    assert [result.get(timeout=60) for result in results] == [2 * i for i in range(20)]
 
 
 def test_a_task_that_raises_ends_as_failure(site: Site):
@@ -25,7 +25,7 @@ def test_a_task_that_raises_ends_as_failure(site: Site):
     result = site.send("fail", "as it should")
 
     with pytest.raises(ValueError, match="as it should"):
-        result.get(timeout=20)
+        result.get(timeout=60)
     assert "ValueError" in result.traceback
 
 
@@ -34,7 +34,7 @@ def test_a_retry_runs_again_under_its_own_id(site: Site):
     site.worker()
     result = site.send("flaky", "x", 2)
 
-    assert result.get(timeout=20) == 2
+    assert result.get(timeout=60) == 2
     assert site.marks("try x") == ["try x"] * 3
     eventually(lambda: site.waiting() == 0)
 
@@ -69,7 +69,7 @@ def test_an_expired_task_is_revoked_and_does_not_run(site: Site):
     site.worker()
 
     with pytest.raises(TaskRevokedError):
-        result.get(timeout=20)
+        result.get(timeout=60)
     assert site.marks() == []
     eventually(lambda: site.waiting() == 0)
 
@@ -122,7 +122,7 @@ def test_delivery_facts_reach_the_task(site: Site):
     """Routing, priority, correlation id and headers arrive as they were sent."""
     site.worker()
     result = site.send("request_facts", priority=7, headers={"tenant": "acme"})
-    facts = result.get(timeout=20)
+    facts = result.get(timeout=60)
 
     assert facts["delivery_info"]["routing_key"] == "celery"
     assert facts["delivery_info"]["redelivered"] is False
@@ -140,14 +140,14 @@ def test_arguments_come_back_equal(site_accepting_all: Site, serializer: str):
     site_accepting_all.app.conf.result_serializer = "json"
     result = site_accepting_all.send("echo", value, serializer=serializer)
 
-    assert result.get(timeout=30) == value
+    assert result.get(timeout=60) == value
 
 
 @pytest.mark.parametrize("compression", ["gzip", "bzip2"])
 def test_compressed_messages_arrive(site: Site, compression: str):
     """A compressed body is stored as the bytes it is."""
     site.worker()
-    assert site.send("echo", "x" * 10_000, compression=compression).get(timeout=20) == "x" * 10_000
+    assert site.send("echo", "x" * 10_000, compression=compression).get(timeout=60) == "x" * 10_000
 
 
 def test_task_protocol_1(site: Site):
@@ -155,7 +155,7 @@ def test_task_protocol_1(site: Site):
     site.app.conf.task_protocol = 1
     site.worker()
 
-    assert site.send("add", 2, 3).get(timeout=20) == 5
+    assert site.send("add", 2, 3).get(timeout=60) == 5
 
 
 def test_reject_sets_aside_what_nobody_wants(site: Site):
@@ -183,7 +183,7 @@ def test_pools(site: Site, pool: str):
     site.worker("-P", pool, "-c2")
     results = [site.send("sleep_late", str(i), 0.01) for i in range(6)] + [site.send("add", i, 1) for i in range(6)]
 
-    assert [r.get(timeout=20) for r in results] == [str(i) for i in range(6)] + [i + 1 for i in range(6)]
+    assert [r.get(timeout=60) for r in results] == [str(i) for i in range(6)] + [i + 1 for i in range(6)]
     eventually(lambda: site.waiting() == 0)
 
 
@@ -194,7 +194,7 @@ def test_both_loops(make_site, event_loop: bool):
     site.worker("-c2")
     results = [site.send("add", i, 1) for i in range(30)]
 
-    assert [r.get(timeout=20) for r in results] == [i + 1 for i in range(30)]
+    assert [r.get(timeout=60) for r in results] == [i + 1 for i in range(30)]
     eventually(lambda: site.waiting() == 0)
 
 
@@ -204,7 +204,7 @@ def test_a_long_task_is_delivered_once(site: Site):
     site.worker()
     result = site.send("sleep_late", "long", 8)
 
-    assert result.get(timeout=30) == "long"
+    assert result.get(timeout=60) == "long"
     assert site.marks() == ["begin long", "end long"]
 
 
@@ -214,12 +214,13 @@ def test_a_solo_pool_busy_for_long_keeps_its_lease(site: Site):
     site.worker("-Psolo")
     result = site.send("busy_in_c", 8, acks_late=True)
 
-    result.get(timeout=30)
+    result.get(timeout=60)
     assert site.marks() == ["begin busy", "end busy"]
 
 
-def test_a_stopped_worker_gives_back_what_it_had_not_begun(site: Site):
-    """Warm shutdown: the running task ends, what was prefetched runs elsewhere at once."""
+def test_a_stopped_worker_gives_back_what_it_had_not_begun(make_site):
+    """Warm shutdown: the running task ends, what was prefetched runs elsewhere at once, not a lease later."""
+    site = make_site(options={"lease_for": 600})
     first = site.worker("--prefetch-multiplier=4")
     site.send("sleep_late", "running", 3)
     eventually(lambda: site.marks("begin running"))
@@ -227,11 +228,9 @@ def test_a_stopped_worker_gives_back_what_it_had_not_begun(site: Site):
         site.send("record", f"waiting {i}")
     eventually(lambda: site.counts().leased == 4)
     first.signal(signal.SIGTERM)
-    stopped_at = time.time()
     site.worker()
 
     eventually(lambda: len(site.marks()) == 5)
-    assert site.times("waiting 2")[0] < stopped_at + 5
-    assert first.process.wait(20) == 0
+    assert first.process.wait(60) == 0
     assert site.marks("begin running") == ["begin running"]
     eventually(lambda: site.waiting() == 0)

@@ -25,7 +25,7 @@ __all__ = ["Site", "Worker", "eventually"]
 ROOT = Path(__file__).parents[2]
 
 
-def eventually(condition: Callable[[], Any], timeout: float = 20.0) -> Any:
+def eventually(condition: Callable[[], Any], timeout: float = 60.0) -> Any:
     """Wait until `condition` gives something true and return it; fail after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while True:
@@ -48,7 +48,7 @@ class Worker:
         return self.log.read_text(errors="replace")
 
     def wait_ready(self) -> Worker:
-        eventually(lambda: " ready." in self.text or self.process.poll() is not None, 30)
+        eventually(lambda: " ready." in self.text or self.process.poll() is not None, 60)
         assert self.process.poll() is None, self.text
         return self
 
@@ -64,7 +64,7 @@ class Worker:
             self.signal_group(signal.SIGKILL)
         self.process.wait()
 
-    def stop(self, timeout: float = 20.0) -> int:
+    def stop(self, timeout: float = 60.0) -> int:
         """Warm shutdown."""
         self.signal(signal.SIGTERM)
         return self.process.wait(timeout)
@@ -141,6 +141,10 @@ class Site:
         """How many messages of the queue are not done with."""
         counts = self.counts(queue)
         return counts.ready + counts.delayed + counts.leased + counts.started
+
+    def queues(self) -> set[str]:
+        """The names of all declared queues."""
+        return {queue.name for queue in process_for(self.database).routing.queues()}
 
     def close(self) -> None:
         for worker in self.workers:

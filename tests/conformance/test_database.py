@@ -16,7 +16,7 @@ from kombu_sqlqueue.sql.dialect import Capability
 from kombu_sqlqueue.sql.messages import SQLMessageStore
 
 from ..databases import requires
-from ..proxy import Proxy
+from ..proxy import Pooler, Proxy
 from .sending import SECOND, claim, message, names
 
 
@@ -197,18 +197,29 @@ COMMIT = b"COMMIT\0"
 
 @pytest.fixture
 def proxy(database: Database) -> Iterator[Proxy]:
-    url = database.engine.url
-    with Proxy(url.host or "127.0.0.1", url.port or 5432) as proxy:
+    with Proxy(address(database)) as proxy:
         yield proxy
 
 
 @pytest.fixture
 def through(database: Database, proxy: Proxy) -> Iterator[SQLMessageStore]:
     """The store, reached through a line that breaks when told to."""
-    url = database.engine.url.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
-    distant = Database(DatabaseOptions(url, schema=database.options.schema), clock=database.clock)
+    distant = Database(by_way_of(proxy, database), clock=database.clock)
     yield SQLMessageStore(distant)
     distant.dispose()
+
+
+def address(database: Database) -> tuple[str, int] | str:
+    url = database.engine.url
+    host, port = url.query.get("host") or url.host, url.port or 5432
+    assert isinstance(host, str)
+    return f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host, port)
+
+
+def by_way_of(proxy: Proxy, database: Database) -> DatabaseOptions:
+    url = database.engine.url.difference_update_query(["host"]).set(host="127.0.0.1", port=proxy.port)
+    url = url.update_query_dict({"sslmode": "disable"})
+    return DatabaseOptions(url.render_as_string(hide_password=False), schema=database.options.schema)
 
 
 @requires(Capability.COMMIT_STATUS)
@@ -260,6 +271,20 @@ def test_who_cannot_learn_what_became_of_a_commit_is_told_so(
 
     with pytest.raises(OutcomeUnknownError):
         through.publish([message("b")])
+
+
+@requires(Capability.LISTEN_NOTIFY)
+def test_behind_a_pooler_that_passes_no_settings_on_nothing_is_prepared(database: Database, lessee: int):
+    with Pooler(address(database)) as pooler:
+        distant = Database(by_way_of(pooler, database))
+        store = SQLMessageStore(distant)
+        for _ in range(20):
+            store.publish([message()])
+            store.ack([delivery.lease for delivery in claim(store, lessee)])
+        distant.dispose()
+
+        assert pooler.refused == 1
+        assert pooler.prepared == 0
 
 
 def count(database: Database, table) -> int:

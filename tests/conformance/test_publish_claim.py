@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import Any
 
 import pytest
-from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
 from kombu_sqlqueue.clock import FakeClock
@@ -15,6 +15,7 @@ from kombu_sqlqueue.messages import Delivery, Lease, NewMessage, QueueCounts
 from kombu_sqlqueue.sql.database import Database
 from kombu_sqlqueue.sql.messages import SQLMessageStore
 
+from .conftest import Executed
 from .sending import SECOND, after, claim, claim_one, message, names, send
 
 
@@ -80,12 +81,13 @@ def test_first_in_first_out(store: SQLMessageStore, lessee: int):
 
 
 def test_a_thousand_messages_keep_their_order_and_are_few_statements(
-    store: SQLMessageStore, lessee: int, statements: list[str]
+    store: SQLMessageStore, lessee: int, executed: Callable[[], AbstractContextManager[Executed]]
 ):
     sent = [f"{number}" for number in range(1000)]
-    send(store, *sent)
+    with executed() as statements:
+        send(store, *sent)
 
-    assert len([statement for statement in statements if "INSERT INTO" in statement and "message" in statement]) == 1
+    assert len([statement for statement, _ in statements if "INSERT INTO" in statement and "message" in statement]) == 1
     assert names(claim(store, lessee, limit=1000)) == sent
 
 
@@ -263,15 +265,3 @@ def test_a_store_that_is_away_says_so(store: SQLMessageStore, database: Database
 
     for connection in connections:
         connection.close()
-
-
-@pytest.fixture
-def statements(database: Database) -> list[str]:
-    """The statements executed from here on."""
-    executed: list[str] = []
-
-    def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        executed.append(statement)
-
-    event.listen(database.engine, "before_cursor_execute", note)
-    return executed

@@ -212,6 +212,7 @@ def test_a_finished_chord_is_not_remembered_for_ever(database, results, chords, 
     chords.set_size("g", 1, expires_in=None)
     chords.return_part(part("a"), replace=False, expires_in=None)
     chords.finish("g")
+    chords.return_part(part("late"), replace=False, expires_in=None)
     clock.advance(timedelta(days=2))
 
     assert results.prune(10) == 1

@@ -128,7 +128,7 @@ def test_a_role_that_may_only_look_can_look(as_role: As, database_options: Datab
 
 def test_a_missing_right_is_named_with_the_page_that_lists_it(as_role: As):
     database = as_role("")
-    with pytest.raises(ConfigurationError, match=r"permission denied for .*message.*docs/security\.md"):
+    with pytest.raises(ConfigurationError, match=r"permission denied for .*docs/security\.md"):
         SQLMessageStore(database).publish([NewMessage("q", b"x", "{}")])
 
 

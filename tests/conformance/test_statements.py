@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import text
 
 from kombu_sqlqueue.clock import FakeClock
 from kombu_sqlqueue.messages import Lease, Reason
@@ -17,30 +17,10 @@ from kombu_sqlqueue.sql.dialect import Capability
 from kombu_sqlqueue.sql.messages import SQLMessageStore
 
 from ..databases import requires
+from .conftest import Executed
 from .sending import SECOND, after, claim, claim_one, message, send
 
-Executed = list[tuple[str, Any]]
-Watch = Callable[[], Any]
-
-
-@pytest.fixture
-def executed(database: Database) -> Callable[[], Any]:
-    """Notes the statements that are executed in a ``with`` block."""
-
-    @contextmanager
-    def watching() -> Iterator[Executed]:
-        statements: Executed = []
-
-        def note(connection: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
-            statements.append((statement, parameters))
-
-        event.listen(database.engine, "before_cursor_execute", note)
-        try:
-            yield statements
-        finally:
-            event.remove(database.engine, "before_cursor_execute", note)
-
-    return watching
+Watch = Callable[[], AbstractContextManager[Executed]]
 
 
 def plan(database: Database, statement: str, parameters: Any) -> list[str]:

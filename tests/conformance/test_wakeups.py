@@ -162,8 +162,13 @@ def test_who_listens_hears_of_a_broken_line_and_gets_a_new_one(
     said = f'LISTEN "{database.channel}"'
     assert database.statement(lambda tx: tx.scalar(hang_up, {"listening": said})) == 1
 
+    def listen_on() -> None:
+        # The server's last words may come before the end of the line.
+        while True:
+            waker.wait(SOON)
+
     with pytest.raises(StoreUnavailableError, match="listens is gone"):
-        waker.wait(SOON)
+        listen_on()
     assert waker.wait(SOON) is None
     send(store, "a")
     assert waker.wait(SOON) == {"queue:q"}
@@ -175,8 +180,7 @@ def test_what_is_announced_while_nobody_looks_is_heard_later(
 ):
     wait_for("q")
     send(store, "a")
-    send(store, "b", queue="q")
-    time.sleep(0)
+    send(store, "b")
 
     assert waker.wait(SOON) == {"queue:q"}
 

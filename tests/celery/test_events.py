@@ -1,0 +1,108 @@
+"""Events of real workers, as `celery events`, Flower and exporters receive them; what they cost if nobody does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from celery import Celery
+from sqlalchemy import event
+
+from kombu_sqlqueue.options import DatabaseOptions
+from kombu_sqlqueue.process import process_for
+
+from ..databases import wipe
+from .workers import Site, eventually
+
+TASKS = 200
+
+
+@pytest.fixture(scope="module")
+def site(shared_site: Site) -> Site:
+    """A worker that sends no events until it is told to."""
+    shared_site.worker("-c2")
+    return shared_site
+
+
+@contextmanager
+def listening(app: Celery) -> Iterator[list[dict[str, Any]]]:
+    """What arrives meanwhile; begins when something has arrived."""
+    events: list[dict[str, Any]] = []
+    with app.connection() as connection:
+        receiver = app.events.Receiver(connection, handlers={"*": events.append})
+        thread = threading.Thread(target=receiver.capture)
+        thread.start()
+        try:
+            eventually(lambda: events)
+            yield events
+        finally:
+            receiver.should_stop = True
+            thread.join(20)
+
+
+def types(events: list[dict[str, Any]]) -> Counter[str]:
+    return Counter(each["type"] for each in events)
+
+
+def test_every_event_of_many_tasks_arrives(site: Site):
+    """In order for each task, and from a worker that was told to send them only now."""
+    site.app.control.enable_events(reply=True, destination=["w1@test"])
+    with listening(site.app) as events:
+        results = [site.send("add", i, 1) for i in range(TASKS)]
+        eventually(lambda: types(events)["task-succeeded"] == TASKS)
+
+    assert types(events)["task-received"] == types(events)["task-started"] == TASKS
+    of_one = [each["type"] for each in events if each.get("uuid") == results[0].id]
+    assert of_one == ["task-received", "task-started", "task-succeeded"]
+
+
+def test_each_listener_gets_every_event(site: Site):
+    site.app.control.enable_events(reply=True, destination=["w1@test"])
+    with listening(site.app) as first, listening(site.app) as second:
+        site.send("add", 1, 1)
+        for events in (first, second):
+            eventually(lambda events=events: types(events)["task-succeeded"] == 1)
+
+
+def test_events_can_be_switched_off(site: Site):
+    """Its heartbeat goes too: a worker without events is silent."""
+    site.app.control.enable_events(reply=True, destination=["w1@test"])
+    with listening(site.app) as events:
+        site.app.control.disable_events(reply=True, destination=["w1@test"])
+        eventually(lambda: types(events)["worker-offline"] == 1)
+        site.send("add", 1, 1).get(timeout=60)
+
+    assert not types(events)["task-succeeded"]
+
+
+def test_a_listener_leaves_nothing_behind(site: Site):
+    site.app.control.enable_events(reply=True, destination=["w1@test"])
+    with listening(site.app):
+        assert [queue for queue in site.queues() if queue.startswith("celeryev")]
+
+    assert not [queue for queue in site.queues() if queue.startswith("celeryev")]
+
+
+def test_events_that_nobody_wants_cost_nothing(database_options: DatabaseOptions):
+    """A thousand of them are no statement each, but a look a second whether anybody listens now."""
+    url = f"sqlqueue+{database_options.url}"
+    app = Celery(broker=url, set_as_current=False, broker_transport_options={"schema": database_options.schema})
+    statements = []
+    with app.connection() as connection, app.events.Dispatcher(connection) as dispatcher:
+        dispatcher.send("worker-online")
+        engine = process_for(database_options).database.engine
+        event.listen(engine, "before_cursor_execute", lambda *about: statements.append(about[2]))
+        began = time.monotonic()
+        for number in range(1000):
+            dispatcher.send("task-received", uuid=str(number))
+        took = time.monotonic() - began
+
+    looks = 1 + int(took)
+    assert len(statements) <= 2 * looks, statements
+    process_for(database_options).close()
+    wipe(process_for(database_options).database)
