@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+# Most tests wait for workers rather than compute: more of them at a time than there are cores.
+TEST_PROCESSES ?= 4
 
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet
@@ -17,7 +19,7 @@ demo: $(VENV)/demo.stamp ## Run a real worker on SQLite and watch what happens
 	@$(BIN)/python examples/demo
 
 test: $(VENV)/dev.stamp ## Run the tests on SQLite and on PostgreSQL
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)
 
 quick: $(VENV)/dev.stamp ## Run the tests that need no database server and no worker
 	@$(BIN)/python -m pytest tests/unit $(PYTEST_ARGS)

@@ -53,7 +53,7 @@ def install() -> None:
     if not isinstance(make, staticmethod):
         logger.debug("no Flower here, or none that we know: %r", broker)
     elif make.__func__.__module__ != __name__:
-        broker.__new__ = _unless_ours(make.__func__)  # type: ignore[union-attr]
+        broker.__new__ = _unless_ours(make.__func__)  # type: ignore[method-assign]
 
 
 def _unless_ours(make: Any) -> Any:

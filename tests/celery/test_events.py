@@ -70,7 +70,7 @@ def test_each_listener_gets_every_event(site: Site):
 
 
 def test_events_can_be_switched_off(site: Site):
-    """Its heartbeat goes too: a worker without events is silent."""
+    """Those of tasks: the worker's heartbeat goes on."""
     site.app.control.enable_events(reply=True, destination=["w1@test"])
     with listening(site.app) as events:
         site.app.control.disable_events(reply=True, destination=["w1@test"])

@@ -94,9 +94,13 @@ def acks(options: DatabaseOptions, leases: Sequence[Lease]) -> set[Lease]:
     return good
 
 
-def promotes(options: DatabaseOptions, rounds: int) -> int:
+def promotes(options: DatabaseOptions, seconds: float) -> int:
+    promoted = 0
     with Racer(options) as store:
-        return sum(store.promote(limit=7) for _ in range(rounds))
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            promoted += store.promote(limit=7)
+    return promoted
 
 
 def reports(options: DatabaseOptions, rounds: int) -> list[int]:

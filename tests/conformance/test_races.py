@@ -93,7 +93,7 @@ def test_a_late_ack_and_a_reclaim_leave_each_message_gone_or_ready(store: SQLMes
 def test_a_due_message_is_promoted_once(store: SQLMessageStore, database: Database, race: Race):
     now = database.statement(lambda tx: tx.scalar(select(database.now())))
     store.publish([message(f"{number}", due_at=now + 500_000) for number in range(100)])
-    promoted = race(*[(racing.promotes, 100)] * RACERS)
+    promoted = race(*[(racing.promotes, 1.0)] * RACERS)
 
     assert sum(promoted) + store.promote(limit=100) == 100
     assert store.counts() == [QueueCounts("q", ready=100)]
