@@ -50,6 +50,7 @@ class Channel(Declaring):
     def __init__(self, connection: Transport, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
         self._options = connection.options
+        self._origin = connection.options.database.origin
         self._poke = connection.poke
         self._receivers: dict[str, Callable[[Delivery], object]] = {}
         self._no_ack: set[str] = set()
@@ -91,7 +92,7 @@ class Channel(Declaring):
                 self._process.revocations.revoke(revocations)
                 self._process.messages.publish(messages)
         elif messages:
-            self._publish(messages, replaced_by(envelope, tracks_started=self.tracks_started))
+            self._publish(messages, replaced_by(envelope, origin=self._origin, tracks_started=self.tracks_started))
 
     def _publish(self, messages: list[NewMessage], replaces: Lease | None) -> None:
         if not self._process.messages.publish(messages, replaces=replaces):
@@ -195,7 +196,7 @@ class Channel(Declaring):
 
     def _message(self, delivery: Delivery, *, no_ack: bool) -> Any:
         try:
-            message = self.Message(unpack(delivery), channel=self)
+            message = self.Message(unpack(delivery, origin=self._origin), channel=self)
         except (ValueError, KeyError, TypeError):
             logger.exception("message %s of queue %r is damaged; it is kept as dead", delivery.lease.tag, delivery.queue)
             self._keeper.bury(delivery.lease, Reason.UNDECODABLE)
@@ -241,9 +242,23 @@ class Channel(Declaring):
         """Give back every unacked message."""
         self._keeper.release([lease for tag in self.qos.take_all() if (lease := Lease.parse(tag))])
 
-    def begin(self, delivery_tag: str) -> None:
-        """The task of this message runs from now; an ack before `end` means that it may not run again."""
-        self._begun.add(delivery_tag)
+    def begin(self, delivery_tag: str, *, early: bool, at_once: bool) -> None:
+        """The task of this message runs from now.
+
+        If it is acked `early`, an ack before `end` means that it may not run again. Told
+        `at_once`, the database knows before this returns: our thread will be busy with the task.
+        """
+        lease = Lease.parse(delivery_tag)
+        if lease is None:
+            return
+        if early and self.tracks_started:
+            self._begun.add(delivery_tag)
+        if not early:
+            self._keeper.begin(lease)
+        elif at_once and self.tracks_started:
+            self._keeper.start(lease)
+        if at_once:
+            self._keeper.settler.flush()
 
     def end(self, delivery_tag: str) -> None:
         """The task of this message has ended; an early ack is completed, one still to come is a plain one."""

@@ -9,7 +9,7 @@ finished then, so after a crash in between the body may be sent twice.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery import states
 from celery.app.task import Context
-from celery.canvas import _chain as chain_type
-from celery.canvas import chord, group, maybe_signature
+from celery.canvas import chord, maybe_signature
 from celery.exceptions import ChordError
 from celery.result import GroupResult
 from celery.utils.functional import _regen
 from kombu.exceptions import OperationalError
 from kombu.utils.encoding import bytes_to_str, ensure_bytes
 
+from .canvases import chord_error, drop_errbacks, ends, errbacks, leaves
 from .errors import StoreUnavailableError
 from .results import NewResult, Part
 
@@ -107,7 +107,10 @@ class Chords:
         self, task_id: str, exc: BaseException, traceback: Any = None, request: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         with self._with_its_part(task_id, request):
-            return super().mark_as_failure(task_id, exc, traceback, request, *args, **kwargs)  # type: ignore[misc]
+            failed = super().mark_as_failure(task_id, exc, traceback, request, *args, **kwargs)  # type: ignore[misc]
+        stores = kwargs.get("store_result", args[0] if args else True)
+        self._fail_groups(getattr(request, "chain", None), exc, stores)
+        return failed
 
     def mark_as_revoked(self, task_id: str, reason: str = "", request: Any = None, *args: Any, **kwargs: Any) -> Any:
         with self._with_its_part(task_id, request):
@@ -141,7 +144,7 @@ class Chords:
         held = _held.get()
         new = held.result if held is not None and request is held.request else None
         task_id = bytes_to_str(request.id)
-        payload = [task_id, state, self.encode_result(result, state)]
+        payload = [task_id, state, self.encode_result(result, state), sorted(getattr(request, "told", ()))]
         part = Part(request.group, task_id, request.group_index, ensure_bytes(self.encode(payload)))
         conclude = self.patiently(lambda: self._return(part, new, request))
         if conclude is not None:
@@ -164,8 +167,8 @@ class Chords:
                 self._send_within(tx, body, values)
             except ChordError as error:
                 # The caller's errbacks run outside of the transaction: nobody knows how long they take.
-                failure = error
-                return lambda: self._fail(part.group_id, body, failure)
+                failure, told = error, self._told(part.group_id)
+                return lambda: self._fail(part.group_id, body, failure, told)
             self.process.chords.finish(part.group_id)
         return None
 
@@ -182,7 +185,7 @@ class Chords:
         except Exception as error:
             if tx.invalidated:
                 raise StoreUnavailableError(str(error)) from error
-            raise _chord_error(f"Callback error: {error!r}", error) from error
+            raise chord_error(f"Callback error: {error!r}", error) from error
 
     def _send(self, group_id: str, body: Any, values: list[Any]) -> None:
         """Send the body to another broker, then finish the chord."""
@@ -191,47 +194,74 @@ class Chords:
             retry_publish(body.delay, values)
         except Exception as error:
             logger.exception("the body of chord %r cannot be sent", group_id)
-            self._fail(group_id, body, _chord_error(f"Callback error: {error!r}", error))
+            self._fail(group_id, body, chord_error(f"Callback error: {error!r}", error))
         else:
             self.patiently(lambda: self.process.chords.finish(group_id))
 
-    def _fail(self, group_id: str, body: Any, error: ChordError) -> None:
-        """The body will not run: it fails, its errbacks are called, and the chord is finished."""
+    def _fail(self, group_id: str, body: Any, error: ChordError, told: Collection[str] = ()) -> None:
+        """The body will not run: it fails, its errbacks are called but for those `told`, the chord is finished."""
+        drop_errbacks(body, told)
         try:
             raise error
         except ChordError:
             logger.exception("Chord %r raised: %r", group_id, error)
             self.chord_error_from_stack(body, error)
-            self._fail_outer(body, error)
+            self._fail_outer(body, error, {*told, *errbacks(body)})
         self.patiently(lambda: self.process.chords.finish(group_id))
 
-    def _fail_outer(self, body: Any, error: ChordError) -> None:
+    def _fail_outer(self, body: Any, error: ChordError, told: Collection[str]) -> None:
         """What Celery leaves out: a body that is a chord fails where its result is, and one that is a
-        part of another chord returns to that.
+        part of another chord returns to that, whose body has mostly the same errbacks.
         """
-        for end in _ends(body):
-            options = end.options
-            if options.get("task_id") and (options.get("chord") or isinstance(body, chord)):
-                request = Context(
-                    id=options["task_id"],
-                    task=end.task,
-                    group=options.get("group_id"),
-                    group_index=options.get("group_index"),
-                    chord=options.get("chord"),
-                    errbacks=options.get("link_error") if isinstance(body, chord) else None,
-                    delivery_info={},
-                )
-                self.mark_as_failure(request.id, error, request=request)
+        for end in ends(body):
+            if end.options.get("chord") or isinstance(body, chord):
+                self._fail_end(end, error, told=told, calls_errbacks=isinstance(body, chord))
+
+    def _fail_end(
+        self,
+        end: Any,
+        error: BaseException,
+        *,
+        stores: bool = True,
+        told: Collection[str] = (),
+        calls_errbacks: bool = False,
+    ) -> None:
+        """Record the failure of a task that was never sent."""
+        options = end.options
+        if not options.get("task_id"):
+            return
+        request = Context(
+            id=options["task_id"],
+            task=end.task,
+            group=options.get("group_id"),
+            group_index=options.get("group_index"),
+            chord=options.get("chord"),
+            errbacks=options.get("link_error") if calls_errbacks else None,
+            delivery_info={},
+            told=told,
+        )
+        self.mark_as_failure(request.id, error, request=request, store_result=stores)
+
+    def _fail_groups(self, chain: Any, error: BaseException, stores: bool) -> None:
+        """What Celery leaves out: the tasks of a group at the end of a chain fail when one before them did."""
+        for element in chain or ():
+            if element.get("subtask_type") == "group":
+                for end in ends(maybe_signature(element, app=self.app)):
+                    self._fail_end(end, error, stores=stores)
+
+    def _told(self, group_id: str) -> set[str]:
+        """The errbacks that were called for failures of parts."""
+        return {errback for part in self.process.chords.parts(group_id) for errback in self.decode(part.meta)[3]}
 
     def _values(self, group_id: str) -> list[Any]:
         """What the tasks of the header returned, in its order. Raises ChordError if one of them failed."""
         returned = [self.decode(part.meta) for part in self.process.chords.parts(group_id)]
         shape = self.process.chords.header(group_id)
         if shape is None:
-            return [self._value(*each) for each in returned]
+            return [self._value(*each[:3]) for each in returned]
         nodes = self.decode(shape)
-        outcomes = {task_id: (task_id, state, value) for task_id, state, value in returned}
-        missing = set(_leaves(nodes)) - set(outcomes)
+        outcomes = {each[0]: tuple(each[:3]) for each in returned}
+        missing = set(leaves(nodes)) - set(outcomes)
         for found in self.process.results.fetch(missing, final=True):
             meta = self.decode(found.meta)
             outcomes[found.task_id] = (found.task_id, meta["status"], meta["result"])
@@ -249,7 +279,7 @@ class Chords:
         if state in states.EXCEPTION_STATES:
             value = self.exception_to_python(value)
         if state in states.PROPAGATE_STATES:
-            raise _chord_error(f"Dependency {task_id} raised {value!r}", value)
+            raise chord_error(f"Dependency {task_id} raised {value!r}", value)
         return value
 
     # -- the broker -----------------------------------------------------------------------
@@ -273,35 +303,6 @@ class Chords:
         with self.app.producer_or_acquire() as producer:
             transport = producer.connection.transport
         return isinstance(transport, Transport) and transport.process is process
-
-
-def _ends(signature: Any) -> Iterator[Any]:
-    """The tasks whose results are the result of the signature."""
-    if isinstance(signature, group):
-        for task in signature.tasks:
-            yield from _ends(maybe_signature(task, app=signature.app))
-    elif isinstance(signature, chord):
-        yield from _ends(signature.body)
-    elif isinstance(signature, chain_type) and signature.tasks:
-        yield from _ends(maybe_signature(signature.tasks[-1], app=signature.app))
-    else:
-        yield signature
-
-
-def _chord_error(text: str, cause: Any) -> ChordError:
-    error = ChordError(text)
-    if isinstance(cause, Exception):
-        error.__cause__ = cause
-    return error
-
-
-def _leaves(nodes: Any) -> Iterator[str]:
-    """The tasks in a shape: a list of what `as_tuple` made of results."""
-    for (task_id, _), members in nodes:
-        if members is None:
-            yield task_id
-        else:
-            yield from _leaves(members)
 
 
 def _call(publish: Callable[..., T], *args: Any) -> T:

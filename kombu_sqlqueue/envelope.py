@@ -10,12 +10,15 @@ from typing import Any
 from kombu.utils.json import dumps, loads
 
 from .messages import Delivery, NewMessage
-from .routing import Queue
+from .routing import Queue, check_name
 
-__all__ = ["MAX_PRIORITY", "Envelope", "pack", "unpack"]
+__all__ = ["MAX_PRIORITY", "ORIGIN", "Envelope", "pack", "unpack"]
 
 #: As in AMQP, where a priority is one byte.
 MAX_PRIORITY = 255
+
+#: The property that tells which tables a delivery came from: its tag means something only there.
+ORIGIN = "sqlqueue_origin"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON = "application/json"
@@ -66,6 +69,7 @@ def pack(message: Mapping[str, Any], exchange: str, routing_key: str, *, lower_f
     properties = dict(message["properties"])
     properties["delivery_info"] = {**properties.get("delivery_info", {}), "exchange": exchange, "routing_key": routing_key}
     properties.pop("delivery_tag", None)
+    properties.pop(ORIGIN, None)
     headers = message.get("headers") or {}
     text = dumps(
         {
@@ -77,6 +81,9 @@ def pack(message: Mapping[str, Any], exchange: str, routing_key: str, *, lower_f
         separators=(",", ":"),
     )
     task = _task_fields(message, headers)
+    for name in ("id", "task"):
+        if isinstance(task.get(name), str):
+            check_name(f"task {name}", task[name])
     return Envelope(
         body=_as_bytes(message["body"]),
         text=text,
@@ -89,11 +96,12 @@ def pack(message: Mapping[str, Any], exchange: str, routing_key: str, *, lower_f
     )
 
 
-def unpack(delivery: Delivery) -> dict[str, Any]:
-    """The message dict of a delivery, its tag the lease. Raises ValueError if it is damaged."""
+def unpack(delivery: Delivery, *, origin: str) -> dict[str, Any]:
+    """The message dict of a delivery from the tables `origin`, its tag the lease. Raises ValueError if it is damaged."""
     payload: dict[str, Any] = loads(delivery.envelope)
     properties = payload["properties"]
     properties["delivery_tag"] = delivery.lease.tag
+    properties[ORIGIN] = origin
     properties["delivery_info"]["redelivered"] = delivery.redelivered
     payload["body"] = delivery.body
     return payload
@@ -123,7 +131,7 @@ def _task_fields(message: Mapping[str, Any], headers: Mapping[str, Any]) -> Mapp
 def _priority(properties: Mapping[str, Any], *, lower_first: bool) -> int:
     try:
         priority = max(0, min(MAX_PRIORITY, int(properties.get("priority") or 0)))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         priority = 0
     return -priority if lower_first else priority
 

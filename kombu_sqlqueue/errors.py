@@ -23,7 +23,7 @@ class ConfigurationError(SQLQueueError, ValueError):
 
 
 class MessageTooBigError(SQLQueueError, ValueError):
-    """A message is larger than the option ``max_message_bytes`` allows."""
+    """A message, or a result, is larger than the option ``max_message_bytes`` or the database allows."""
 
 
 class SchemaError(SQLQueueError):

@@ -126,6 +126,11 @@ class LeaseKeeper:
         self.settler.ack(lease)
         self._watch()
 
+    def begin(self, lease: Lease) -> None:
+        """The message's task has begun; written in the next batch."""
+        self.settler.begin(lease)
+        self._watch()
+
     def start(self, lease: Lease) -> None:
         """The message's task has begun and may not run again; written in the next batch."""
         self.settler.start(lease)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import re
 import warnings
 from collections.abc import Callable, Mapping
@@ -89,6 +90,11 @@ class DatabaseOptions:
     pool_size: int = 5
 
     @property
+    def origin(self) -> str:
+        """What tells these tables from others, without a secret in it."""
+        return hashlib.sha256(f"{self.safe_url} {self.schema} {self.table_prefix}".encode()).hexdigest()[:16]
+
+    @property
     def safe_url(self) -> str:
         return hide_password(self.url)
 
@@ -137,8 +143,8 @@ def normalise(url: str) -> str:
     name, _, driver = scheme.partition("+")
     if not separator or name not in DRIVERS:
         raise ConfigurationError(
-            f"{hide_password(url)!r} is not a database URL: write sqlqueue+postgresql://user@host/database,"
-            " sqlqueue+mysql://user@host/database or sqlqueue+sqlite:///file.db"
+            f"{hide_password(url)!r} is not a database URL: write sqlqueue+postgresql://user@host/database"
+            " or sqlqueue+sqlite:///file.db"
         )
     ours = DRIVERS[name]
     if driver and ours.partition("+")[2] != driver:

@@ -85,8 +85,7 @@ class Process:
         self.database.dispose()
 
     def _open_waker(self):  # type: ignore[no-untyped-def]
-        options = self.database.options
-        return self.database.dialect.waker(self.database.engine, self.database.channel) if options.listen else None
+        return self.database.waker() if self.database.options.listen else None
 
     def _prune(self) -> None:
         self.messages.expire(limit=PRUNE_BATCH)

@@ -29,11 +29,12 @@ class Settler:
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._acks: list[Lease] = []
+        self._begins: list[Lease] = []
         self._starts: list[Lease] = []
         self._waiting_since: float | None = None
 
     def __len__(self) -> int:
-        return len(self._acks) + len(self._starts)
+        return len(self._acks) + len(self._starts) + len(self._begins)
 
     @property
     def waited(self) -> float:
@@ -47,6 +48,12 @@ class Settler:
             self._acks.append(lease)
             self._waiting_since = self._waiting_since or time.monotonic()
 
+    def begin(self, lease: Lease) -> None:
+        """The message's task has begun; it may run again."""
+        with self._lock:
+            self._begins.append(lease)
+            self._waiting_since = self._waiting_since or time.monotonic()
+
     def start(self, lease: Lease) -> None:
         """The message's task has begun and may not run again."""
         with self._lock:
@@ -58,28 +65,33 @@ class Settler:
         if not self:
             return
         with self._writing:
-            acks, starts = self._take()
+            acks, starts, begins = self._take()
+            # One that began and ended since the last flush needs no mark in between.
+            over = set(acks)
             try:
-                # One that began and ended since the last flush needs no mark in between.
-                self._write(self._store.start, [lease for lease in starts if lease not in set(acks)])
+                self._write(self._store.begin, [lease for lease in begins if lease not in over])
+                begins = []
+                self._write(self._store.start, [lease for lease in starts if lease not in over])
                 starts = []
                 self._write(self._store.ack, acks)
             except SQLQueueError:
-                self._put_back(acks, starts)
+                self._put_back(acks, starts, begins)
                 raise
         self._on_settled(acks)
 
-    def _take(self) -> tuple[list[Lease], list[Lease]]:
+    def _take(self) -> tuple[list[Lease], list[Lease], list[Lease]]:
         with self._lock:
             acks, self._acks = self._acks, []
             starts, self._starts = self._starts, []
+            begins, self._begins = self._begins, []
             self._waiting_since = None
-        return acks, starts
+        return acks, starts, begins
 
-    def _put_back(self, acks: list[Lease], starts: list[Lease]) -> None:
+    def _put_back(self, acks: list[Lease], starts: list[Lease], begins: list[Lease]) -> None:
         with self._lock:
             self._acks[:0] = acks
             self._starts[:0] = starts
+            self._begins[:0] = begins
             self._waiting_since = time.monotonic()
 
     def _write(self, write: Callable[[Collection[Lease]], set[Lease]], leases: list[Lease]) -> None:

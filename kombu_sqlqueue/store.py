@@ -51,7 +51,8 @@ class MessageStore(Protocol):
         """Take back up to `limit` messages of lessees whose lease has ended.
 
         A started message dies (`WORKER_LOST`): its author asked for at most once. Any other costs
-        a reclaim; past `max_reclaims` it dies, else it is ready again. A lessee that loses its
+        a reclaim, save those that wait behind a begun one, which are innocent of their holder's death;
+        past `max_reclaims` it dies, else it is ready again. A lessee that loses its
         messages is taken for dead from then on. A database that was down for a while gives every
         lessee a whole lease, counted from its start, to come back.
         """
@@ -71,6 +72,9 @@ class MessageStore(Protocol):
 
     def ack(self, leases: Collection[Lease]) -> set[Lease]:
         """Forget the messages of these leases; the answer tells which leases were still good."""
+
+    def begin(self, leases: Collection[Lease]) -> set[Lease]:
+        """Mark as begun: if the holder dies, it may have died of these. Returns those still good."""
 
     def start(self, leases: Collection[Lease]) -> set[Lease]:
         """Mark as started: never delivered again, yet leased until acked. Returns those still good."""

@@ -10,7 +10,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from billiard.einfo import ExceptionInfo
 from celery import bootsteps
+from celery.concurrency.solo import TaskPool as SoloPool
 from celery.worker import state
 
 from .channel import Channel
@@ -36,6 +38,7 @@ class SQLQueueStep(bootsteps.StartStopStep):
         #: Tag and channel of each message whose task the pool has.
         self._in_pool: dict[str, Any] = {}
         self._reporter: Reporter | None = None
+        self._is_solo = isinstance(consumer.pool, SoloPool)
         watch_pool(consumer.pool, self._on_handed, self._on_ended)
         self._unhandled = Unhandled(consumer)
 
@@ -76,8 +79,7 @@ class SQLQueueStep(bootsteps.StartStopStep):
         message = request.message
         channel = message.channel
         self._in_pool[message.delivery_tag] = channel
-        if not request.task.acks_late and channel.tracks_started:
-            channel.begin(message.delivery_tag)
+        channel.begin(message.delivery_tag, early=not request.task.acks_late, at_once=self._is_solo)
 
     def _on_ended(self, request: Any) -> None:
         message = request.message
@@ -109,7 +111,7 @@ def watch_pool(pool: Any, on_handed: Callable[[Any], None], on_ended: Callable[[
     apply_async = pool.apply_async
 
     def watched(target: Any, *args: Any, callback: Any = None, **options: Any) -> Any:
-        request = getattr(callback, "__self__", None)
+        request: Any = getattr(callback, "__self__", None)
         if not _is_ours(request):
             return apply_async(target, *args, callback=callback, **options)
 
@@ -127,6 +129,12 @@ def watch_pool(pool: Any, on_handed: Callable[[Any], None], on_ended: Callable[[
 
             return notify_and_end
 
+        def succeeded(outcome: Any, **k: Any) -> Any:
+            # A task that raised SystemExit in a thread of ours: Celery calls the wrong callback for it.
+            if isinstance(outcome, ExceptionInfo):
+                return request.on_failure(outcome)
+            return callback(outcome, **k)
+
         def timed_out(soft: bool, timeout: float) -> Any:
             notify = options_timeout if soft else ending(options_timeout)
             return notify(soft, timeout)
@@ -137,7 +145,7 @@ def watch_pool(pool: Any, on_handed: Callable[[Any], None], on_ended: Callable[[
         return apply_async(
             target,
             *args,
-            callback=ending(callback),
+            callback=ending(succeeded),
             error_callback=ending(options_error),
             timeout_callback=timed_out,
             **options,

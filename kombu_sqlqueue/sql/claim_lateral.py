@@ -73,7 +73,12 @@ class LateralClaim:
         return (
             update(m)
             .where(m.c.id == taken.c.id, self._dialect.found(m.c.id, select(taken.c.id)))
-            .values(position=None, lessee=bindparam("taker", type_=BigInteger), deliveries=m.c.deliveries + 1)
+            .values(
+                position=None,
+                lessee=bindparam("taker", type_=BigInteger),
+                begun_at=None,
+                deliveries=m.c.deliveries + 1,
+            )
             .returning(
                 m.c.id,
                 m.c.deliveries,

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Integer, Text, bindparam, func, select, update
+from sqlalchemy import BigInteger, Connection, Integer, bindparam, func, select, update
 
 from .database import Database
 from .dialect import Capability
@@ -25,10 +25,8 @@ class StepwiseClaim:
         self._dialect = database.dialect
         m, lane, lessee = database.tables.message, database.tables.lane, database.tables.lessee
         skip_locked = Capability.SKIP_LOCKED in database.dialect.capabilities
-        asked = self._dialect.rows("asked", queue=Text)
-        taken = self._dialect.rows("taken", id=BigInteger)
-        any_ready = select(m.c.id).where(m.c.queue.in_(select(asked.c.queue)), m.c.position.is_not(None)).limit(1)
-        lanes = select(lane.c.queue, lane.c.priority).where(lane.c.queue.in_(select(asked.c.queue)))
+        any_ready = select(m.c.id).where(self._dialect.given(m.c.queue, "asked"), m.c.position.is_not(None)).limit(1)
+        lanes = select(lane.c.queue, lane.c.priority).where(self._dialect.given(lane.c.queue, "asked"))
         expired = func.coalesce(m.c.expires_at <= database.now(), False).label("expired")
         columns = (
             m.c.id,
@@ -55,10 +53,16 @@ class StepwiseClaim:
         alive = select(lessee.c.id).where(lessee.c.id == bindparam("taker"), lessee.c.lost_at.is_(None)).exists()
         lease = (
             update(m)
-            .where(m.c.id.in_(select(taken.c.id)), alive)
-            .values(position=None, lessee=bindparam("taker", type_=BigInteger), deliveries=m.c.deliveries + 1)
-            .returning(m.c.id)
+            .where(self._dialect.given(m.c.id, "taken"), alive)
+            .values(
+                position=None,
+                lessee=bindparam("taker", type_=BigInteger),
+                begun_at=None,
+                deliveries=m.c.deliveries + 1,
+            )
         )
+        # A look that disturbs no writer; where locked rows are skipped the claim itself disturbs none.
+        self._looks_first = not skip_locked
         self._any = Direct(database, any_ready)
         self._lanes = Direct(database, lanes)
         self._of_lane = Direct(database, of_lane)
@@ -68,7 +72,7 @@ class StepwiseClaim:
         self, work: Work, queues: Sequence[str], *, share: int, room: int, lessee: int, start: Mapping[Lane, int]
     ) -> Sequence[Any]:
         """Lease up to `room` messages, up to `share` of each queue, the first queues first."""
-        if not work.statement(lambda tx: self._any_ready(tx, queues)):
+        if self._looks_first and not work.statement(lambda tx: self._any_ready(tx, queues)):
             return []
         return work.run(lambda tx: self._take(tx, queues, share, room, lessee))
 
@@ -84,11 +88,11 @@ class StepwiseClaim:
                     left -= len(found)
         if not taken:
             return []
-        leased = self._lease(tx, {"taker": lessee, **self._dialect.packed("taken", 1, [(row.id,) for row in taken])})
+        leased = self._lease.count(tx, {"taker": lessee, **self._dialect.packed("taken", 1, [(row.id,) for row in taken])})
         return taken if leased else []
 
     def _any_ready(self, tx: Connection, queues: Sequence[str]) -> bool:
-        """Whether a claim would find something: a look that disturbs no writer."""
+        """Whether a claim would find something."""
         return bool(self._any(tx, self._dialect.packed("asked", 1, [(queue,) for queue in queues])))
 
     def _priorities(self, tx: Connection, queues: Sequence[str]) -> dict[str, list[int]]:

@@ -20,10 +20,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import Pool
 
 from ..clock import Clock
-from ..errors import ConfigurationError, OutcomeUnknownError, SchemaError, StoreUnavailableError
+from ..errors import ConfigurationError, MessageTooBigError, OutcomeUnknownError, SchemaError, StoreUnavailableError
 from ..options import DatabaseOptions
 from ..topics import waited_as
-from .dialect import Capability, Dialect, Trouble
+from .dialect import Capability, Dialect, Trouble, Waker
 from .direct import Direct
 from .gate import GATE
 from .schema import Tables
@@ -162,6 +162,10 @@ class Database:
         """As `Dialect.announcing`."""
         return self.dialect.announcing(write, self.tables, self.channel, topic, waited_as, now=self.now())
 
+    def waker(self) -> Waker | None:
+        """As `Dialect.waker`."""
+        return self.dialect.waker(self.engine, self.tables, self.channel)
+
     def ping(self) -> None:
         """Touch the database. Raises StoreUnavailableError if it is away."""
         self.statement(lambda connection: connection.execute(select(1)))
@@ -263,6 +267,8 @@ class Database:
         trouble = self.dialect.classify(error)
         if trouble in (Trouble.UNAVAILABLE, Trouble.RETRY):
             return StoreUnavailableError(f"{self.options.safe_url}: {said}")
+        if trouble is Trouble.TOO_BIG:
+            return MessageTooBigError(f"{self.options.safe_url}: {said}")
         if trouble is Trouble.SCHEMA:
             return SchemaError(f"{self.options.safe_url}: {said}: run `celery sqlqueue migrate`")
         if trouble is Trouble.DENIED:

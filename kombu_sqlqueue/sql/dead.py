@@ -28,7 +28,7 @@ from .database import Database
 from .dialect import Capability
 from .positions import Positions
 
-__all__ = ["Dead", "as_dead_message", "with_holder"]
+__all__ = ["Dead", "as_dead_message", "taken_back"]
 
 #: Columns that a message keeps when it dies, and when it comes back.
 KEPT = ("id", "queue", "priority", "deliveries", "published_at", "task_id", "task", "envelope", "body")
@@ -62,12 +62,9 @@ class Dead:
         if row.reclaims >= max_reclaims:
             self.move(tx, {lease.message_id: Reason.RECLAIMS}, report=True)
             return Outcome.DEAD
-        placed = self._positions.placed(tx, select(m.c.id).where(m.c.id == lease.message_id), m.c.id, most=1, wait=True)
-        tx.execute(
-            update(m)
-            .where(m.c.id == placed.c.id, m.c.id == lease.message_id)
-            .values(position=placed.c.position, lessee=None, reclaims=m.c.reclaims + 1, holders=with_holder(self._database))
-        )
+        this = m.c.id == lease.message_id
+        back = taken_back(self._database)
+        self._positions.place(tx, select(m.c.id).where(this), m.c.id, most=1, values=back, surely=this, wait=True)
         self._database.announce(tx, [queue_topic(row.queue)])
         return Outcome.READY
 
@@ -83,35 +80,35 @@ class Dead:
 
     def claim_reports(self, tx: Connection, *, limit: int, lease_for: timedelta) -> list[DeadMessage]:
         d, now = self._dead, self._database.now()
-        due = select(d.c.id).where(d.c.report_at <= now).order_by(d.c.report_at).limit(limit)
-        mine = due.with_for_update(skip_locked=self._skip_locked).cte("mine")
-        claimed = (
-            update(d)
-            .where(self._database.dialect.found(d.c.id, select(mine.c.id)))
-            .values(report_at=now + microseconds(lease_for))
-            .returning(*d.c)
-        )
-        return sorted(
-            (as_dead_message(row) for row in tx.execute(claimed)), key=lambda message: (message.died_at, message.id)
-        )
+        due = select(d).where(d.c.report_at <= now).order_by(d.c.report_at).limit(limit)
+        rows = tx.execute(due.with_for_update(skip_locked=self._skip_locked)).all()
+        if rows:
+            ask_again = update(d).where(self._given(d.c.id)).values(report_at=now + microseconds(lease_for))
+            tx.execute(ask_again, self._packed(row.id for row in rows))
+        return sorted(map(as_dead_message, rows), key=lambda message: (message.died_at, message.id))
 
     def reported(self, tx: Connection, ids: Collection[int]) -> None:
         d = self._dead
         tx.execute(update(d).where(self._given(d.c.id)).values(report_at=None), self._packed(ids))
 
     def redrive(self, tx: Connection, ids: Collection[int]) -> int:
-        d, packed = self._dead, self._packed(ids)
-        found = select(d.c.id).where(self._given(d.c.id))
-        placed = self._positions.placed(tx, found, d.c.id, most=len(ids))
-        back = (
-            select(*(d.c[name] for name in KEPT), placed.c.position, literal(0))
-            .join(placed, placed.c.id == d.c.id)
-            .where(self._given(d.c.id))
+        d, m = self._dead, self._message
+        found = select(d.c.id).where(self._given(d.c.id)).order_by(d.c.id).with_for_update(skip_locked=self._skip_locked)
+        mine = self._packed(tx.scalars(found, self._packed(ids)).all())
+        back = select(*(d.c[name] for name in KEPT), literal(0)).where(self._given(d.c.id))
+        tx.execute(insert(m).from_select([*KEPT, "reclaims"], back), mine)
+        tx.execute(delete(d).where(self._given(d.c.id)), mine)
+        these = self._given(m.c.id)
+        rows = self._positions.place(
+            tx,
+            select(m.c.id).where(these),
+            m.c.id,
+            most=len(ids),
+            values={},
+            tells=[m.c.queue],
+            surely=these,
+            parameters=mine,
         )
-        again = insert(self._message).from_select([*KEPT, "position", "reclaims"], back)
-        rows = tx.execute(again.returning(self._message.c.id, self._message.c.queue), packed).all()
-        gone = delete(d).where(self._given(d.c.id))
-        tx.execute(gone, self._packed(row.id for row in rows))
         self._database.announce(tx, {queue_topic(row.queue) for row in rows})
         return len(rows)
 
@@ -143,6 +140,11 @@ class Dead:
 
     def _packed(self, ids: Any) -> dict[str, Any]:
         return self._database.dialect.packed("ids", 1, [(id,) for id in ids])
+
+
+def taken_back(database: Database) -> dict[str, Any]:
+    """What a message becomes that its holder lost. The holder's name is taken down before the holder is."""
+    return {"holders": with_holder(database), "lessee": None, "reclaims": database.tables.message.c.reclaims + 1}
 
 
 def with_holder(database: Database) -> ColumnElement[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +23,7 @@ class Capability(enum.Enum):
     SKIP_LOCKED = enum.auto()
     LISTEN_NOTIFY = enum.auto()
     UPDATE_RETURNING = enum.auto()
+    """A statement that changes rows can tell which, and what they are now."""
     CONCURRENT_WRITERS = enum.auto()
     LATE_COMMITS = enum.auto()
     """A lower position may be committed after a higher one."""
@@ -32,6 +33,8 @@ class Capability(enum.Enum):
     """A list is one parameter, whatever it is a list of."""
     COMMIT_STATUS = enum.auto()
     """The database tells afterwards whether a transaction was committed."""
+    TRANSACTIONAL_DDL = enum.auto()
+    """What makes or alters tables is undone with its transaction."""
 
 
 class Trouble(enum.Enum):
@@ -47,6 +50,8 @@ class Trouble(enum.Enum):
     """A table or a column is missing."""
     DENIED = enum.auto()
     """The role lacks a right."""
+    TOO_BIG = enum.auto()
+    """The database does not take as much data at once."""
     OTHER = enum.auto()
 
 
@@ -87,10 +92,13 @@ class Dialect(Protocol):
         """A table that is a parameter: one text however many rows. `packed` makes its values."""
 
     def packed(self, name: str, columns: int, rows: Collection[Sequence[Any]]) -> dict[str, Any]:
-        """The parameters that give `rows(name, ...)` these rows of so many columns."""
+        """The parameters that give `rows(name, ...)`, or `given(..., name)`, these rows of so many columns."""
 
     def given(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
         """Whether the column is among the first values of `rows(name, ...)`, found by an index."""
+
+    def given_both(self, first: ColumnElement[Any], second: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+        """Whether the two columns together are among the `rows(name, ...)`, found by an index on the first."""
 
     def found(self, column: ColumnElement[Any], values: Select[Any]) -> ColumnElement[bool]:
         """Whether the column is among the few values selected, found by an index."""
@@ -115,6 +123,12 @@ class Dialect(Protocol):
     def insert_missing(self, table: Any, values: Sequence[Any]) -> Executable:
         """INSERT the rows whose primary key does not exist yet."""
 
+    def inserting(self, table: Any, values: Mapping[str, Any]) -> Callable[[Connection, Mapping[str, Any]], bool]:
+        """What INSERTs a row, given the parameters of `values`; false if its primary key exists already."""
+
+    def next_position(self, tables: Tables) -> ColumnElement[int] | None:
+        """A number above all it gave before, as an expression that makes nobody wait; None if there is none."""
+
     def announcement(self, tables: Tables, channel: str, now: ColumnElement[int]) -> Select[int, int] | None:
         """Wakes who waits for the rows (topic, waited_as) given as `announced`, when the transaction commits.
 
@@ -130,7 +144,7 @@ class Dialect(Protocol):
         It returns a row then, and none otherwise.
         """
 
-    def waker(self, engine: Engine, channel: str) -> Waker | None:
+    def waker(self, engine: Engine, tables: Tables, channel: str) -> Waker | None:
         """What to wait on, or None where polling is all there is."""
 
     def horizon(self) -> Select[int, int] | None:
@@ -146,4 +160,4 @@ class Dialect(Protocol):
         """The database's start in microseconds, None if it has none to speak of."""
 
     def migration_lock(self, tx: Connection, *, wait: timedelta) -> None:
-        """Hold others off until the transaction ends."""
+        """Hold others off until the transaction ends. Raises StoreUnavailableError if they hold us off for `wait`."""

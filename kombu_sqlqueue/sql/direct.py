@@ -10,7 +10,7 @@ from collections import namedtuple
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Executable
+from sqlalchemy import Connection, CursorResult, Executable
 
 if TYPE_CHECKING:
     from .database import Database
@@ -19,7 +19,7 @@ __all__ = ["Direct"]
 
 
 class Direct:
-    """A statement that returns rows. Call it with a connection and its parameters."""
+    """A statement. Call it with a connection and its parameters for the rows that it returns."""
 
     def __init__(self, database: Database, statement: Executable) -> None:
         self._dialect = database.dialect
@@ -38,9 +38,18 @@ class Direct:
 
     def __call__(self, tx: Connection, parameters: Mapping[str, Any]) -> list[Any]:
         """The rows. Errors are SQLAlchemy's, as if it had executed the statement."""
+        done = self._execute(tx, parameters)
+        # Those of a result of SQLAlchemy have names already.
+        return list(done.all() if isinstance(done, CursorResult) else map(self._row, done.fetchall()))
+
+    def count(self, tx: Connection, parameters: Mapping[str, Any]) -> int:
+        """How many rows it changed; for a statement that returns none."""
+        return int(self._execute(tx, parameters).rowcount)
+
+    def _execute(self, tx: Connection, parameters: Mapping[str, Any]) -> Any:
         if tx.dialect.driver != self._driver:
             # The caller's own connection, made with another driver.
-            return list(tx.execute(self._statement, parameters).all())
+            return tx.execute(self._statement, parameters)
         if not tx.in_transaction():
             # As SQLAlchemy would have done on its own, so that the caller's commit is one.
             tx.begin()
@@ -48,10 +57,12 @@ class Direct:
             self._dialect.before_write(tx)
         driver: Any = tx.connection.driver_connection
         try:
-            return list(map(self._row, driver.execute(self._text, self._all(parameters)).fetchall()))
+            cursor = driver.cursor()
+            cursor.execute(self._text, self._all(parameters))
         except self._errors as error:
             # It tells whether the connection is lost, and with it the others of the pool, and does not return.
             tx._handle_dbapi_exception(error, self._text, None, None, None)
+        return cursor
 
     def _all(self, parameters: Mapping[str, Any]) -> Any:
         moving = {name: value() for name, value in self._moving.items()}

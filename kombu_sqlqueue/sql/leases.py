@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Row, and_, delete, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Row, Update, delete, func, select, update
 
 from ..messages import Lease
 from ..topics import queue_topic
 from .database import Database
+from .dialect import Capability
 from .direct import Direct
 from .positions import Positions
 
 __all__ = ["Leases"]
+
+#: Executes a statement with its parameters; the messages that it changed.
+Telling = Callable[[Connection, Mapping[str, Any]], list[Any]]
 
 
 class Leases:
@@ -23,25 +27,22 @@ class Leases:
         self._database = database
         self._positions = positions
         self._message = m = database.tables.message
-        self._leases = database.dialect.rows("leases", id=BigInteger, delivery=Integer)
         unhurried = database.dialect.unhurried()
-        forget = delete(m).where(self.newest).returning(m.c.id, m.c.deliveries)
-        mark = (
-            update(m)
-            .where(self.newest, m.c.lessee.is_not(None))
-            # The first mark stays, if one is written again.
-            .values(started_at=func.coalesce(m.c.started_at, database.now()))
-            .returning(m.c.id, m.c.deliveries)
+        self._ack, self._begin, self._start = (
+            {True: self._telling(write.where(unhurried)), False: self._telling(write)}
+            for write in (delete(m).where(self.newest), self._mark(m.c.begun_at), self._mark(m.c.started_at))
         )
-        self._ack = {True: Direct(database, forget.where(unhurried)), False: Direct(database, forget)}
-        self._start = {True: Direct(database, mark.where(unhurried)), False: Direct(database, mark)}
+
+    def _mark(self, column: ColumnElement[int]) -> Update:
+        m = self._message
+        # The first mark stays, if one is written again.
+        first = func.coalesce(column, self._database.now())
+        return update(m).where(self.newest, m.c.lessee.is_not(None)).values({column: first})
 
     @property
     def newest(self) -> ColumnElement[bool]:
         """Whether a message's latest delivery is among the leases of `parameters`."""
-        m = self._message.c
-        exactly = tuple_(m.id, m.deliveries).in_(select(self._leases.c.id, self._leases.c.delivery))
-        return and_(self._database.dialect.given(m.id, "leases"), exactly)
+        return self._database.dialect.given_both(self._message.c.id, self._message.c.deliveries, "leases")
 
     def parameters(self, leases: Iterable[Lease]) -> dict[str, Any]:
         return self._database.dialect.packed("leases", 2, [(lease.message_id, lease.delivery) for lease in leases])
@@ -50,20 +51,27 @@ class Leases:
         """Delete their messages, though they may have been taken back, as long as nobody claimed them again."""
         return _still_good(self._ack[unhurried](tx, self.parameters(leases)))
 
+    def begin(self, tx: Connection, leases: Collection[Lease], *, unhurried: bool) -> set[Lease]:
+        return _still_good(self._begin[unhurried](tx, self.parameters(leases)))
+
     def start(self, tx: Connection, leases: Collection[Lease], *, unhurried: bool) -> set[Lease]:
         return _still_good(self._start[unhurried](tx, self.parameters(leases)))
 
     def release(self, tx: Connection, leases: Collection[Lease]) -> set[Lease]:
         m = self._message
         held = select(m.c.id).where(self.newest, m.c.lessee.is_not(None), m.c.started_at.is_(None))
-        placed = self._positions.placed(tx, held, m.c.id, most=len(leases), ahead=True, wait=True)
-        back = (
-            update(m)
-            .where(m.c.id == placed.c.id, self._database.dialect.given(m.c.id, "leases"))
-            .values(position=placed.c.position, lessee=None)
-            .returning(m.c.id, m.c.deliveries, m.c.queue)
+        rows = self._positions.place(
+            tx,
+            held,
+            m.c.id,
+            most=len(leases),
+            values={"lessee": None},
+            tells=[m.c.deliveries, m.c.queue],
+            surely=self.newest,
+            parameters=self.parameters(leases),
+            ahead=True,
+            wait=True,
         )
-        rows = tx.execute(back, self.parameters(leases)).all()
         self._database.announce(tx, {queue_topic(row.queue) for row in rows})
         return _still_good(rows)
 
@@ -71,6 +79,23 @@ class Leases:
         """What the lessee holds and has not started."""
         m = self._message.c
         return _still_good(tx.execute(select(m.id, m.deliveries).where(m.lessee == lessee, m.started_at.is_(None))))
+
+    def _telling(self, write: Any) -> Telling:
+        """What executes `write` and tells of which messages it was."""
+        m, database = self._message.c, self._database
+        if Capability.UPDATE_RETURNING in database.dialect.capabilities:
+            return Direct(database, write.returning(m.id, m.deliveries))
+        # Those that are locked by the first are the ones that the second finds.
+        look = Direct(database, select(m.id, m.deliveries).where(write.whereclause).with_for_update())
+        change = Direct(database, write)
+
+        def tell(tx: Connection, parameters: Mapping[str, Any]) -> list[Any]:
+            rows = look(tx, parameters)
+            if rows:
+                change.count(tx, parameters)
+            return rows
+
+        return tell
 
 
 def _still_good(rows: Iterable[Row[Any]]) -> set[Lease]:

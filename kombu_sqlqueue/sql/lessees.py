@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from sqlalchemy import ColumnElement, Connection, case, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, case, delete, func, insert, or_, select, update
 
 from ..clock import microseconds
 from ..messages import Reason, Reclaimed
 from ..topics import queue_topic
 from .database import Database
-from .dead import Dead, with_holder
+from .dead import Dead, taken_back
 from .dialect import Capability
 from .positions import Positions
 
@@ -64,19 +64,21 @@ class Lessees:
 
     def reclaim(self, tx: Connection, *, max_reclaims: int, limit: int) -> Reclaimed:
         self._take_for_dead(tx)
-        fates = self._fates(tx, max_reclaims, limit)
+        fates, innocent = self._fates(tx, max_reclaims, limit)
         self._dead.move(tx, {id: reason for id, reason in fates.items() if reason}, report=True)
-        ready = [id for id, reason in fates.items() if reason is None]
-        self._put_back(tx, ready)
+        self._put_back(tx, [id for id, reason in fates.items() if reason is None and id not in innocent], cost=1)
+        self._put_back(tx, [id for id, reason in fates.items() if reason is None and id in innocent], cost=0)
         self._forget(tx)
-        return Reclaimed(ready=len(ready), dead=len(fates) - len(ready))
+        dead = sum(reason is not None for reason in fates.values())
+        return Reclaimed(ready=len(fates) - dead, dead=dead)
 
     def _take_for_dead(self, tx: Connection) -> None:
         l, now = self._lessee, self._database.now()
         silent = select(l.c.id).where(l.c.lost_at.is_(None), self._ends_at() <= now)
         # One that is renewing itself just now is not silent.
-        silent = silent.with_for_update(skip_locked=self._skip_locked)
-        tx.execute(update(l).where(l.c.id.in_(silent)).values(lost_at=now))
+        ids = tx.scalars(silent.with_for_update(skip_locked=self._skip_locked)).all()
+        if ids:
+            tx.execute(update(l).where(l.c.id.in_(ids)).values(lost_at=now))
 
     def _ends_at(self) -> ColumnElement[int]:
         """When the lease ends. While the database was down nobody could renew: all have a whole lease from its start."""
@@ -85,41 +87,49 @@ class Lessees:
             return l.expires_at
         return func.greatest(l.expires_at, started_at + l.lease_for)
 
-    def _fates(self, tx: Connection, max_reclaims: int, limit: int) -> dict[int, Reason | None]:
-        """Messages of the dead, locked, and what becomes of them."""
-        l, m = self._lessee, self._message
+    def _fates(self, tx: Connection, max_reclaims: int, limit: int) -> tuple[dict[int, Reason | None], set[int]]:
+        """Messages of the dead, locked, what becomes of them, and which had no part in their holder's death."""
+        l, m, other = self._lessee, self._message, self._message.alias("other")
+        ran = or_(m.c.begun_at.is_not(None), m.c.started_at.is_not(None))
+        someone_ran = (
+            select(other.c.id)
+            .where(other.c.lessee == m.c.lessee, or_(other.c.begun_at.is_not(None), other.c.started_at.is_not(None)))
+            .exists()
+        )
         left_behind = (
-            select(m.c.id, m.c.reclaims, m.c.started_at)
+            select(m.c.id, m.c.reclaims, m.c.started_at, and_(~ran, someone_ran).label("innocent"))
             .where(self._database.dialect.found(m.c.lessee, select(l.c.id).where(l.c.lost_at.is_not(None))))
             # Not by id alone: a planner in a hurry would go through the primary key in search of the first few.
             .order_by(m.c.lessee, m.c.id)
             .limit(limit)
             .with_for_update(skip_locked=self._skip_locked, of=m)
         )
-        return {
+        rows = tx.execute(left_behind).all()
+        innocent = {row.id for row in rows if row.innocent}
+        fates = {
             row.id: fate(started=row.started_at is not None, reclaims=row.reclaims, max_reclaims=max_reclaims)
-            for row in tx.execute(left_behind)
+            for row in rows
+            if row.id not in innocent
         }
+        return fates | dict.fromkeys(innocent), innocent
 
-    def _put_back(self, tx: Connection, ids: list[int]) -> None:
+    def _put_back(self, tx: Connection, ids: list[int], *, cost: int) -> None:
         if not ids:
             return
         m, dialect = self._message, self._database.dialect
         mine = select(m.c.id).where(dialect.given(m.c.id, "ids"))
-        placed = self._positions.placed(tx, mine, m.c.id, most=len(ids), ahead=True)
-        back = (
-            update(m)
-            .where(m.c.id == placed.c.id, dialect.given(m.c.id, "ids"))
-            .values(
-                position=placed.c.position,
-                lessee=None,
-                reclaims=m.c.reclaims + 1,
-                holders=with_holder(self._database),
-            )
-            .returning(m.c.queue)
+        rows = self._positions.place(
+            tx,
+            mine,
+            m.c.id,
+            most=len(ids),
+            values=taken_back(self._database) if cost else {"lessee": None},
+            tells=[m.c.queue],
+            surely=dialect.given(m.c.id, "ids"),
+            parameters=dialect.packed("ids", 1, [(id,) for id in ids]),
+            ahead=True,
         )
-        queues = set(tx.scalars(back, dialect.packed("ids", 1, [(id,) for id in ids])))
-        self._database.announce(tx, {queue_topic(queue) for queue in queues})
+        self._database.announce(tx, {queue_topic(row.queue) for row in rows})
 
     def _forget(self, tx: Connection) -> None:
         l, m = self._lessee, self._message

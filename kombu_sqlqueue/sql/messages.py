@@ -104,11 +104,15 @@ class SQLMessageStore:
 
     def ack(self, leases: Collection[Lease]) -> set[Lease]:
         own = self._work.own
-        return self._work.statement(lambda tx: self._leases.ack(tx, leases, unhurried=own)) if leases else set()
+        return self._work.change(lambda tx: self._leases.ack(tx, leases, unhurried=own)) if leases else set()
+
+    def begin(self, leases: Collection[Lease]) -> set[Lease]:
+        own = self._work.own
+        return self._work.change(lambda tx: self._leases.begin(tx, leases, unhurried=own)) if leases else set()
 
     def start(self, leases: Collection[Lease]) -> set[Lease]:
         own = self._work.own
-        return self._work.statement(lambda tx: self._leases.start(tx, leases, unhurried=own)) if leases else set()
+        return self._work.change(lambda tx: self._leases.start(tx, leases, unhurried=own)) if leases else set()
 
     def release(self, leases: Collection[Lease]) -> set[Lease]:
         return self._work.run(lambda tx: self._leases.release(tx, leases)) if leases else set()

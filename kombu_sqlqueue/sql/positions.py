@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, FromClause, Select, bindparam, func, literal, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    FromClause,
+    Row,
+    Select,
+    String,
+    bindparam,
+    func,
+    literal,
+    select,
+    update,
+)
 
-from .database import Database
+from .database import NO_PARAMETERS, Database
 from .dialect import Capability
 
 __all__ = ["AHEAD", "Positions"]
@@ -17,49 +31,88 @@ AHEAD = -(2**62)
 
 
 class Positions:
-    """Draws positions: from a sequence, or where there is none from a row that the writer locks."""
+    """Draws positions: as the dialect says, or where it has no way from a row that the writer locks."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._sequence = database.tables.positions if Capability.SEQUENCES in database.dialect.capabilities else None
+        self._message = database.tables.message
+        self._next = database.dialect.next_position(database.tables)
         self._skip_locked = Capability.SKIP_LOCKED in database.dialect.capabilities
+        self._returning = Capability.UPDATE_RETURNING in database.dialect.capabilities
 
     def drawn(self) -> ColumnElement[int]:
         """The next position, in an INSERT whose rows carry what `parameters` made."""
-        if self._sequence is not None:
-            return self._sequence.next_value()
-        return bindparam("drawn_position", type_=BigInteger)
+        return bindparam("drawn_position", type_=BigInteger) if self._next is None else self._next
 
     def parameters(self, tx: Connection, count: int) -> list[dict[str, Any]]:
         """For each of `count` rows the parameter of `drawn`, if it has one."""
-        if self._sequence is not None:
+        if self._next is not None:
             return [{} for _ in range(count)]
         first = self._reserve(tx, count)
         return [{"drawn_position": first + place} for place in range(count)]
 
-    def placed(
+    def place(
         self,
         tx: Connection,
         ids: Select[Any],
         *order: ColumnElement[Any],
         most: int,
+        values: Mapping[str, Any],
+        tells: Sequence[ColumnElement[Any]] = (),
+        surely: ColumnElement[bool] | None = None,
+        parameters: Mapping[str, Any] = NO_PARAMETERS,
         ahead: bool = False,
         wait: bool = False,
-    ) -> FromClause:
-        """A table (id, position) that locks the first `most` of `ids` and places them in this order.
+    ) -> Sequence[Row[Any]]:
+        """Lock the first `most` of these messages, place them in this order, and set `values`.
 
-        Rows that someone else has locked are left out, unless told to `wait` for them.
+        Messages that someone else has locked are left out, unless told to `wait` for them. The answer
+        has the id and the columns it `tells` of each, which stay as they are. A condition that
+        `surely` holds for all of them leads the planner to them.
         """
+        m = self._message
         first = ids.order_by(*order).limit(most)
+        locking = {"skip_locked": self._skip_locked and not wait}
+        if not self._returning:
+            rows = tx.execute(first.add_columns(*tells).with_for_update(**locking), parameters).all()
+            self._place_locked(tx, [row.id for row in rows], values, ahead)
+            return rows
+        placed = self._as_table(tx, first, order, most, locking, ahead)
+        if surely is None:
+            surely = self._database.dialect.found(m.c.id, select(placed.c.id))
+        write = update(m).where(m.c.id == placed.c.id, surely).values({**values, "position": placed.c.position})
+        return tx.execute(write.returning(m.c.id, *tells), parameters).all()
+
+    def _as_table(
+        self,
+        tx: Connection,
+        first: Select[Any],
+        order: Sequence[ColumnElement[Any]],
+        most: int,
+        locking: Mapping[str, Any],
+        ahead: bool,
+    ) -> FromClause:
+        """A table (id, position) of the messages."""
         shift = AHEAD if ahead else 0
-        if self._sequence is None:
+        if self._next is None:
             numbered = first.add_columns(func.row_number().over(order_by=order).label("place")).subquery("numbered")
             base = self._reserve(tx, most) - 1 + shift
             return select(numbered.c.id, (numbered.c.place + literal(base, BigInteger)).label("position")).subquery("placed")
-        locked = first.with_for_update(skip_locked=self._skip_locked and not wait).cte("locked")
+        locked = first.with_for_update(**locking).cte("locked")
         # Drawn here and not in the UPDATE, which does not say in which order it goes.
-        drawn = self._sequence.next_value() + literal(shift, BigInteger)
+        drawn = self._next + literal(shift, BigInteger)
         return select(locked.c.id, drawn.label("position")).cte("placed")
+
+    def _place_locked(self, tx: Connection, ids: Sequence[int], values: Mapping[str, Any], ahead: bool) -> None:
+        """Place messages that are locked already."""
+        m = self._message
+        if not ids or self._next is None:
+            return
+        place = func.find_in_set(m.c.id, literal(",".join(map(str, ids)), String), type_=BigInteger)
+        position = self._next + literal(AHEAD if ahead else 0, BigInteger) + place
+        # In this order: MySQL computes each value with those that come before it set already.
+        in_order = [*((m.c[name], value) for name, value in values.items()), (m.c.position, position)]
+        tx.execute(update(m).where(m.c.id.in_(ids)).ordered_values(*in_order))
 
     def _reserve(self, tx: Connection, count: int) -> int:
         """The first of `count` positions that are nobody else's."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +104,11 @@ class PostgreSQL:
     def given(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
         return column == sa.any_(bindparam(f"{name}_0", type_=pg.ARRAY(column.type)))
 
+    def given_both(self, first: ColumnElement[Any], second: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+        pairs = self.rows(name, first=first.type.__class__, second=second.type.__class__)
+        exactly = sa.tuple_(first, second).in_(select(pairs.c.first, pairs.c.second))
+        return sa.and_(self.given(first, name), exactly)
+
     def found(self, column: ColumnElement[Any], values: Select[Any]) -> ColumnElement[bool]:
         # IN would be a join, which a plan made for an empty table may begin at the wrong end.
         return column == sa.any_(func.array(values.scalar_subquery(), type_=pg.ARRAY(column.type)))
@@ -131,6 +136,13 @@ class PostgreSQL:
     def insert_missing(self, table: Any, values: Sequence[Any]) -> Executable:
         return pg.insert(table).values(list(values)).on_conflict_do_nothing(index_elements=list(table.primary_key))
 
+    def inserting(self, table: Any, values: Mapping[str, Any]) -> Callable[[Connection, Mapping[str, Any]], bool]:
+        statement = self.insert_missing(table, [values]).execution_options(preserve_rowcount=True)
+        return lambda tx, parameters: tx.execute(statement, parameters).rowcount == 1
+
+    def next_position(self, tables: Tables) -> ColumnElement[int]:
+        return tables.positions.next_value()
+
     def announcement(self, tables: Tables, channel: str, now: ColumnElement[int]) -> Select[int, int]:
         # A notification takes a lock that all committers share: only where someone waits.
         announced = self.rows("announced", topic=Text, waited_as=Text)
@@ -148,7 +160,7 @@ class PostgreSQL:
         notified = select(func.count(func.pg_notify(channel, topic))).where(waits.exists()).scalar_subquery()
         return select(written.c.written, notified)
 
-    def waker(self, engine: Engine, channel: str) -> Listener:
+    def waker(self, engine: Engine, tables: Tables, channel: str) -> Listener:
         from .listen import Listener
 
         _, parameters = engine.dialect.create_connect_args(engine.url)

@@ -4,7 +4,7 @@ A message is in exactly one state, told by its columns and stored nowhere twice:
 
     ready      `position` is set: its place in its queue and priority
     delayed    `due_at` is set: not before that instant
-    leased     `lessee` is set: claimed; `started_at` too once its task may not run again
+    leased     `lessee` is set: claimed; `begun_at` too once its task runs, `started_at` once it may not again
 
 Every time is microseconds since 1970-01-01 UTC.
 """
@@ -39,6 +39,7 @@ class Tables:
             Column("position", BigInteger),
             Column("due_at", BigInteger),
             Column("lessee", BigInteger),
+            Column("begun_at", BigInteger),
             Column("started_at", BigInteger),
             Column("deliveries", Integer, nullable=False),
             Column("reclaims", Integer, nullable=False),

@@ -7,7 +7,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,7 +67,7 @@ class SQLite:
     """SQLite 3.35 or later: a file, or one connection that a single process shares (``sqlite://``)."""
 
     name = "sqlite"
-    capabilities = frozenset({Capability.UPDATE_RETURNING, Capability.COMMIT_STATUS})
+    capabilities = frozenset({Capability.UPDATE_RETURNING, Capability.COMMIT_STATUS, Capability.TRANSACTIONAL_DDL})
     migrates_itself = True
 
     def __init__(self) -> None:
@@ -111,6 +111,11 @@ class SQLite:
         first = self.rows(name, first=column.type.__class__)
         return column.in_(select(first.c.first))
 
+    def given_both(self, first: ColumnElement[Any], second: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+        pairs = self.rows(name, first=first.type.__class__, second=second.type.__class__)
+        exactly = sa.tuple_(first, second).in_(select(pairs.c.first, pairs.c.second))
+        return sa.and_(self.given(first, name), exactly)
+
     def found(self, column: ColumnElement[Any], values: Select[Any]) -> ColumnElement[bool]:
         return column.in_(values)
 
@@ -138,6 +143,13 @@ class SQLite:
     def insert_missing(self, table: Any, values: Sequence[Any]) -> Executable:
         return sqlite.insert(table).values(list(values)).on_conflict_do_nothing(index_elements=list(table.primary_key))
 
+    def inserting(self, table: Any, values: Mapping[str, Any]) -> Callable[[Connection, Mapping[str, Any]], bool]:
+        statement = self.insert_missing(table, [values]).execution_options(preserve_rowcount=True)
+        return lambda tx, parameters: tx.execute(statement, parameters).rowcount == 1
+
+    def next_position(self, tables: Tables) -> None:
+        return None
+
     def announcement(self, tables: Tables, channel: str, now: ColumnElement[int]) -> None:
         """None: who waits watches the file."""
 
@@ -147,7 +159,7 @@ class SQLite:
         statement: Executable = write.returning(sa.literal(1))
         return statement
 
-    def waker(self, engine: Engine, channel: str) -> Watcher:
+    def waker(self, engine: Engine, tables: Tables, channel: str) -> Watcher:
         path = engine.url.database
         return Watcher(lambda: Memory(lambda: self._latest) if path is None else File(path))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, String, delete, func, literal, select, union_all, update
+from sqlalchemy import ColumnElement, Connection, Select, String, delete, func, literal, select, union_all
 
 from ..messages import QueueCounts
 from ..topics import queue_topic
@@ -39,12 +39,9 @@ class Waiting:
         if tx.scalar(due.limit(1)) is None:
             # Of all who wake up at a due moment one is the first.
             return 0
-        placed = self._positions.placed(tx, due, m.c.due_at, m.c.id, most=limit)
-        is_placed = self._database.dialect.found(m.c.id, select(placed.c.id))
-        ready = update(m).where(m.c.id == placed.c.id, is_placed).values(position=placed.c.position, due_at=None)
-        queues = tx.scalars(ready.returning(m.c.queue)).all()
-        self._database.announce(tx, {queue_topic(queue) for queue in queues})
-        return len(queues)
+        rows = self._positions.place(tx, due, m.c.due_at, m.c.id, most=limit, values={"due_at": None}, tells=[m.c.queue])
+        self._database.announce(tx, {queue_topic(row.queue) for row in rows})
+        return len(rows)
 
     def next_due(self, tx: Connection) -> timedelta | None:
         for (left,) in self._first_due(tx, {}):
@@ -82,15 +79,14 @@ class Waiting:
     def _delete(
         self, tx: Connection, *which: ColumnElement[bool], limit: int, order: ColumnElement[Any] | None = None
     ) -> int:
-        m = self._message
+        m, dialect = self._message, self._database.dialect
         found = select(m.c.id).where(*which).limit(limit).with_for_update(skip_locked=self._skip_locked)
         if order is not None:
             found = found.order_by(order)
-        found_ids = found.cte("found")
-        # SQLite's driver counts no rows of a statement that begins with WITH.
-        return len(
-            tx.execute(delete(m).where(self._database.dialect.found(m.c.id, select(found_ids.c.id))).returning(m.c.id)).all()
-        )
+        ids = tx.scalars(found).all()
+        if ids:
+            tx.execute(delete(m).where(dialect.given(m.c.id, "ids")), dialect.packed("ids", 1, [(id,) for id in ids]))
+        return len(ids)
 
 
 def _counted(

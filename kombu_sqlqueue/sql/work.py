@@ -8,6 +8,7 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from .database import Database
+from .dialect import Capability
 
 __all__ = ["Work"]
 
@@ -37,6 +38,11 @@ class Work:
         if self._connection is None:
             return self._database.statement(work)
         return self._within(self._connection, work)
+
+    def change(self, work: Callable[[Connection], T]) -> T:
+        """Do `work`, which changes rows and tells which: one statement, or a transaction where that takes two."""
+        one = Capability.UPDATE_RETURNING in self._database.dialect.capabilities
+        return self.statement(work) if one else self.run(work)
 
     def _within(self, connection: Connection, work: Callable[[Connection], T]) -> T:
         with self._database.translated():

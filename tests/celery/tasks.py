@@ -91,6 +91,12 @@ def poison():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@app.task
+def kill_own_process_early():
+    mark("killed child")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @app.task(acks_late=True, max_retries=1, default_retry_delay=1)
 def kill_own_process():
     mark("killed child")

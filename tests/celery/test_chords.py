@@ -153,6 +153,22 @@ def test_a_failing_header_fails_the_body_once(canvas_site: Site):
     assert mark.startswith(f"errback ChordError: Dependency {result.parent[1].id}")
 
 
+@pytest.mark.filterwarnings("ignore::celery.exceptions.CPendingDeprecationWarning")
+def test_an_errback_of_several_levels_is_called_once(canvas_site: Site):
+    """Celery links it to the body of an inner chord, too; one failure is told once."""
+    canvas_site.worker("-c2")
+    tasks = Tasks(canvas_site)
+    inner = chord([fixed(tasks("fail")), tasks("echo", 1)], tasks("body"))
+    outer = chord([inner, tasks("echo", 2)], tasks("body"))
+    outer.link_error(tasks("old_errback"))
+    result = outer.apply_async()
+
+    eventually(lambda: result.state == "FAILURE")
+    eventually(lambda: canvas_site.marks())
+    time.sleep(1)
+    assert len(canvas_site.marks()) == 1
+
+
 def test_errbacks_of_one_argument_are_sent_as_tasks(canvas_site: Site):
     """Those of the old kind get the id of the body."""
     canvas_site.worker()
@@ -188,6 +204,7 @@ FAILING: dict[str, Callable[[Tasks], Any]] = {
     "before a chain": lambda t: chord(bad(t), chain(t("total"), t("plus", 1))),
     "before a group": lambda t: chord(bad(t), group(t("total"), t("total"))),
     "before a chord": lambda t: chord(bad(t), chord([t("total"), t("total")], t("total"))),
+    "before a group, in a chain": lambda t: chain(fixed(t("fail")), group(t("plus", 1), t("plus", 2))),
     "before a group before a task": lambda t: chain(chord(bad(t), t("total")), group(t("plus", 1), t("plus", 2)), t("body")),
 }
 

@@ -97,6 +97,8 @@ def test_a_poison_task_that_kills_whole_workers_dies(make_site):
     """Each worker that takes it is killed, parent and all; after max_reclaims nobody gets it any more."""
     site = make_site(options={"lease_for": 1, "max_reclaims": 2})
     result = site.send("sleep_late", "bad", 60)
+    for i in range(3):
+        site.send("record", f"behind {i}")
     for tries in range(1, 4):
         worker = site.worker()
         eventually(lambda tries=tries: len(site.marks("begin bad")) == tries)
@@ -106,6 +108,22 @@ def test_a_poison_task_that_kills_whole_workers_dies(make_site):
     with pytest.raises(WorkerLostError, match="3 times"):
         result.get(timeout=60)
     assert len(site.marks("begin bad")) == 3
+    eventually(lambda: site.waiting() == 0)
+    assert sorted(site.marks())[:3] == ["begin bad"] * 3
+    assert sorted(site.marks())[3:] == ["behind 0", "behind 1", "behind 2"]
+    assert site.counts().dead == 1
+
+
+def test_an_early_acked_task_that_kills_its_solo_worker_at_once_runs_once(site: Site):
+    """The database knows that it began before its first instruction runs."""
+    first = site.worker("-Psolo")
+    result = site.send("kill_own_process_early")
+    first.process.wait(60)
+    site.worker("-Psolo")
+
+    with pytest.raises(WorkerLostError, match="died while it ran the task"):
+        result.get(timeout=60)
+    assert site.marks() == ["killed child"]
 
 
 def test_a_stalled_worker_cannot_harm_the_new_holder(site: Site):

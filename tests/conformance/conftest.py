@@ -44,14 +44,14 @@ def executed(database: Database) -> Callable[[], AbstractContextManager[Executed
         def note(connection: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
             statements.append((statement, parameters))
 
-        def note_direct(self: Direct, tx: Connection, parameters: Mapping[str, Any]) -> list[Any]:
+        def note_direct(self: Direct, tx: Connection, parameters: Mapping[str, Any]) -> Any:
             statements.append((self._text, self._all(parameters)))
-            return call(self, tx, parameters)
+            return execute(self, tx, parameters)
 
-        call = Direct.__call__
+        execute = Direct._execute
         event.listen(database.engine, "before_cursor_execute", note)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Direct, "__call__", note_direct)
+            patch.setattr(Direct, "_execute", note_direct)
             yield statements
         event.remove(database.engine, "before_cursor_execute", note)
 

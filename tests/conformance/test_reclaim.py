@@ -67,12 +67,26 @@ def test_each_message_has_its_own_fate(store: SQLMessageStore, lessee: int, cloc
     send(store, "worn out", "begun", "fresh")
     worn_out = claim_one(store, lessee)
     store.nack(worn_out.lease, max_reclaims=1)
-    begun, _, _ = claim(store, lessee)
+    begun, _, worn_out = claim(store, lessee)
     store.start([begun.lease])
+    store.begin([worn_out.lease])
     clock.advance(30 * SECOND)
 
     assert store.reclaim(max_reclaims=1, limit=10) == Reclaimed(ready=1, dead=2)
     assert store.counts() == [QueueCounts("q", ready=1, dead=2)]
+
+
+def test_who_waits_behind_a_begun_message_is_innocent_of_its_holders_death(
+    store: SQLMessageStore, lessee: int, other: int, clock: FakeClock
+):
+    """A poison task takes nobody with it: only what ran pays for the loss."""
+    send(store, "poison", "behind")
+    poison, _ = claim(store, lessee)
+    assert store.begin([poison.lease]) == {poison.lease}
+    clock.advance(30 * SECOND)
+
+    assert store.reclaim(max_reclaims=5, limit=10) == Reclaimed(ready=2)
+    assert {delivery.body: delivery.reclaims for delivery in claim(store, other)} == {b"poison": 1, b"behind": 0}
 
 
 def test_one_pass_takes_back_no_more_than_its_limit(store: SQLMessageStore, lessee: int, other: int, clock: FakeClock):

@@ -159,7 +159,7 @@ def test_a_final_result_is_announced_to_who_waits(database, results):
     from kombu_sqlqueue.sql.waiters import SQLWaiters
 
     SQLWaiters(database).arm("me", ["results"], armed_for=HOUR)
-    waker = database.dialect.waker(database.engine, database.channel)
+    waker = database.waker()
     try:
         waker.wait(5)
         results.store(NewResult("a", "STARTED", b""))

@@ -33,7 +33,7 @@ listens = requires(Capability.LISTEN_NOTIFY)
 @pytest.fixture
 def waker(database: Database) -> Iterator[Waker]:
     """It listens already."""
-    waker = database.dialect.waker(database.engine, database.channel)
+    waker = database.waker()
     assert waker is not None
     assert waker.wait(SOON) is None
     yield waker
@@ -52,7 +52,7 @@ def wait_for(database: Database) -> Callable[..., None]:
 
 
 def test_the_first_wait_says_that_anything_may_have_changed(database: Database):
-    waker = database.dialect.waker(database.engine, database.channel)
+    waker = database.waker()
     assert waker is not None
     assert waker.wait(SOON) is None
     waker.close()
@@ -188,7 +188,7 @@ def test_what_is_announced_while_nobody_looks_is_heard_later(
 def test_a_database_without_a_file_wakes_too():
     database = Database(DatabaseOptions("sqlite://"))
     database.run(lambda tx: database.tables.metadata.create_all(tx))
-    waker = database.dialect.waker(database.engine, database.channel)
+    waker = database.waker()
     assert waker is not None
     waker.wait(SOON)
     assert waker.wait(A_WHILE) == frozenset()

@@ -44,6 +44,7 @@ def create_message() -> None:
         Column("position", BigInteger),
         Column("due_at", BigInteger),
         Column("lessee", BigInteger),
+        Column("begun_at", BigInteger),
         Column("started_at", BigInteger),
         Column("deliveries", Integer, nullable=False),
         Column("reclaims", Integer, nullable=False),
