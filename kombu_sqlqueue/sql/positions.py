@@ -72,7 +72,7 @@ class Positions:
         """
         m = self._message
         first = ids.order_by(*order).limit(most)
-        locking = {"skip_locked": self._skip_locked and not wait}
+        locking: dict[str, Any] = {"skip_locked": self._skip_locked and not wait}
         if not self._returning:
             rows = tx.execute(first.add_columns(*tells).with_for_update(**locking), parameters).all()
             self._place_locked(tx, [row.id for row in rows], values, ahead)

@@ -69,17 +69,6 @@ def test_each_listener_gets_every_event(site: Site):
             eventually(lambda events=events: types(events)["task-succeeded"] == 1)
 
 
-def test_events_can_be_switched_off(site: Site):
-    """Those of tasks: the worker's heartbeat goes on."""
-    site.app.control.enable_events(reply=True, destination=["w1@test"])
-    with listening(site.app) as events:
-        site.app.control.disable_events(reply=True, destination=["w1@test"])
-        eventually(lambda: types(events)["worker-offline"] == 1)
-        site.send("add", 1, 1).get(timeout=60)
-
-    assert not types(events)["task-succeeded"]
-
-
 def test_a_listener_leaves_nothing_behind(site: Site):
     site.app.control.enable_events(reply=True, destination=["w1@test"])
     with listening(site.app):
