@@ -142,3 +142,9 @@ if os.environ.get("TEST_LATER"):
 
 if os.environ.get("TEST_BROADCAST"):
     app.conf.task_queues = [Queue("celery"), Broadcast("everyone")]
+
+
+@app.task
+def leave():
+    """Raises what ends a process."""
+    raise SystemExit(1)

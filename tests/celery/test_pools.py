@@ -89,6 +89,20 @@ def test_a_retry_on_worker_lost_counts_as_retry(make_site):
     eventually(lambda: site.waiting() == 0)
 
 
+@pytest.mark.parametrize("late", [True, False])
+def test_a_task_that_raises_system_exit_in_a_thread_ends_as_failure(make_site, late: bool):
+    """Its worker lives, its message is settled, its end is recorded."""
+    site = make_site(task_acks_late=late)
+    site.worker("-Pthreads")
+    result = site.send("leave")
+    site.send("record", "next")
+
+    with pytest.raises(WorkerLostError):
+        result.get(timeout=60)
+    eventually(lambda: site.marks("next"))
+    eventually(lambda: site.waiting() == 0)
+
+
 def running(site: Site) -> int:
     """How many tasks run as far as the worker knows: Celery cancels no others, and would wait for their end."""
     active = site.app.control.inspect(timeout=1).active() or {}

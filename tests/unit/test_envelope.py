@@ -1,0 +1,46 @@
+"""What is stored of a message, and what a delivery tells of where it came from."""
+
+from __future__ import annotations
+
+import pytest
+
+from kombu_sqlqueue.envelope import ORIGIN, pack, unpack
+from kombu_sqlqueue.errors import ConfigurationError
+from kombu_sqlqueue.messages import Delivery, Lease
+from kombu_sqlqueue.options import DatabaseOptions
+
+TASK = {"body": "[]", "headers": {"task": "add", "id": "1"}, "properties": {}, "content-type": "application/json"}
+
+
+def test_a_delivery_tells_which_tables_its_tag_belongs_to():
+    """And does not pass it on: published again, the message belongs to the tables it goes to."""
+    envelope = pack(TASK, "", "celery", lower_first=False)
+    message = unpack(Delivery(Lease(7, 2), "celery", 0, envelope.body, envelope.text, 0), origin="here")
+    assert message["properties"][ORIGIN] == "here"
+    assert message["properties"]["delivery_tag"] == "7:2"
+
+    again = pack(message, "", "celery", lower_first=False)
+    assert "here" not in again.text
+    assert "7:2" not in again.text
+
+
+def test_tables_elsewhere_have_another_origin():
+    """Another database, schema or prefix; the password makes no difference."""
+    url = "postgresql+psycopg://user:one@host/db"
+    here = DatabaseOptions(url)
+    others = [DatabaseOptions(url, schema="a"), DatabaseOptions(url, table_prefix="b_"), DatabaseOptions(url + "2")]
+
+    assert here.origin == DatabaseOptions(url.replace("one", "two")).origin
+    assert here.origin not in {other.origin for other in others}
+
+
+@pytest.mark.parametrize("id", ["x" * 300, "a\0b", "\ud800"])
+def test_a_task_id_that_no_database_can_keep_is_refused(id: str):
+    """With an error that says so."""
+    with pytest.raises(ConfigurationError, match="task id"):
+        pack({**TASK, "headers": {"task": "add", "id": id}}, "", "celery", lower_first=False)
+
+
+def test_an_endless_priority_is_none():
+    """What is no number counts as the default."""
+    assert pack({**TASK, "properties": {"priority": float("inf")}}, "", "celery", lower_first=False).priority == 0
