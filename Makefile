@@ -18,7 +18,7 @@ help: ## List the targets
 demo: $(VENV)/demo.stamp ## Run a real worker on SQLite and watch what happens
 	@$(BIN)/python examples/demo
 
-test: $(VENV)/dev.stamp ## Run the tests on SQLite and on PostgreSQL
+test: $(VENV)/dev.stamp ## Run the tests on SQLite, on PostgreSQL and, where one answers, on MariaDB
 	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)
 
 quick: $(VENV)/dev.stamp ## Run the tests that need no database server and no worker
@@ -52,5 +52,5 @@ $(VENV)/demo.stamp: $(BIN)/pip $(PARTS)
 
 $(VENV)/dev.stamp: $(BIN)/pip $(PARTS)
 	@echo "installing the project with its development tools"
-	@$(PIP) --editable '.[postgresql,dev]'
+	@$(PIP) --editable '.[postgresql,mysql,dev]'
 	@touch $@

@@ -13,11 +13,11 @@ from celery.backends.asynchronous import AsyncBackendMixin
 from celery.backends.base import Backend
 from celery.exceptions import TimeoutError as CeleryTimeoutError
 from celery.result import result_from_tuple
-from kombu.exceptions import OperationalError
+from kombu.exceptions import EncodeError, OperationalError
 from kombu.utils.encoding import bytes_to_str, ensure_bytes
 
 from .chords import Chords
-from .errors import ConfigurationError, StoreUnavailableError
+from .errors import ConfigurationError, MessageTooBigError, StoreUnavailableError
 from .messages import Lease
 from .options import DatabaseOptions, Options, hide_password, normalise
 from .process import PRUNE_BATCH, PRUNE_EVERY, Process, process_for
@@ -207,13 +207,16 @@ class SQLBackend(Chords, AsyncBackendMixin, Backend):
     def patiently(self, write: Callable[[], T]) -> T:
         """Do `write`, which may be repeated, as long as it takes the database to come back, up to 30 s.
 
-        Raises kombu's OperationalError after that.
+        Raises kombu's OperationalError after that, and its EncodeError if the database does not take
+        as much: the only two that Celery makes a task's FAILURE of.
         """
         until = time.monotonic() + PATIENCE
         pause = FIRST_PAUSE
         while True:
             try:
                 return write()
+            except MessageTooBigError as error:
+                raise EncodeError(str(error)) from error
             except StoreUnavailableError as error:
                 # Someone else's transaction is broken for good: only who began it can repeat it.
                 if self.in_transaction or time.monotonic() + pause > until:

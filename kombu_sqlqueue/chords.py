@@ -132,8 +132,10 @@ class Chords:
     def held_back(self, result: NewResult, request: Any) -> bool:
         """Whether the result will be stored together with its part."""
         held = _held.get()
-        if held is None or request is not held.request or result.task_id != held.task_id or not request.group:
+        if held is None or request is not held.request or result.task_id != held.task_id:
             return False
+        if not request.group or not request.id:
+            return False  # It will not be told.
         held.result = result
         return True
 
@@ -244,7 +246,7 @@ class Chords:
 
     def _fail_groups(self, chain: Any, error: BaseException, stores: bool) -> None:
         """What Celery leaves out: the tasks of a group at the end of a chain fail when one before them did."""
-        for element in chain or ():
+        for element in chain if isinstance(chain, list | tuple) else ():
             if element.get("subtask_type") == "group":
                 for end in ends(maybe_signature(element, app=self.app)):
                     self._fail_end(end, error, stores=stores)

@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 #: Seconds a turn lasts at most, and between two calls of a waiter's `on_interval`.
 TURN = 1.0
 INTERVAL = 0.5
-#: Looks for more tasks than this take at most this share of the time, and come at least this often, in seconds.
+#: While more results than this are waited for, looks take at most this share of the time, and come at
+#: least this often, in seconds: they find more at once then, and leave the processor to the workers.
 MANY = 50
 BUSY = 0.2
 REST = 0.25
@@ -104,13 +105,12 @@ class ResultConsumer(BaseResultConsumer):
             try:
                 heard = watch.wait(self.backend.process.notifier, limit)
                 began = time.monotonic()
-                named = self._named(heard)
-                found = self._look_for(named)
+                found = self._look_for(self._named(heard))
             except StoreUnavailableError as error:
                 logger.warning("could not look for results, trying again: %s", error)
                 time.sleep(min(limit, OUTAGE_PAUSE))
             else:
-                watch.looked(found, time.monotonic() - began if len(named) > MANY else 0.0)
+                watch.looked(found, time.monotonic() - began if len(self._wanted) > MANY else 0.0)
 
     # -- looking --------------------------------------------------------------------------
 
@@ -163,6 +163,7 @@ class _Watch:
         self._subscription: Subscription | None = None
         self._pace = Pace()
         self._by_poll = False
+        self._woken = False
         self._poked = False
         self._rest_until = 0.0
 
@@ -190,12 +191,11 @@ class _Watch:
         if subscription.arm():
             # Who looked for waiters before we became one announces nothing, and may commit a moment later.
             self._pace.hurry()
-            self._by_poll = False
+            self._by_poll = self._woken = False
             return None
         heard = subscription.wait(min(timeout, self._pace.pause))
         self._by_poll = heard is not None and not heard
-        if not self._by_poll and not self._poked:
-            self._pace.woken()
+        self._woken = not self._by_poll and not self._poked
         self._poked = False
         rest = min(self._rest_until, until) - time.monotonic()
         if rest > 0:
@@ -209,6 +209,8 @@ class _Watch:
         self._rest_until = time.monotonic() + min(REST, took * (1 / BUSY - 1))
         if self._by_poll:
             self._pace.polled(found)
+        elif self._woken and found:
+            self._pace.woken()
 
     def joined(self) -> None:
         """One more thread begins to wait."""
@@ -236,7 +238,7 @@ class _Watch:
 class Pace:
     """How long to wait for a wake-up before looking unasked.
 
-    Wake-ups are trusted once one came, and no longer once a look found what none told of.
+    Wake-ups are trusted once one brought something, and no longer once a look found what none told of.
     """
 
     def __init__(self) -> None:
@@ -248,6 +250,7 @@ class Pace:
         self.pause = 0.01
 
     def woken(self) -> None:
+        """A look that was asked for has found something."""
         self.trusts = True
 
     def polled(self, found: int) -> None:

@@ -25,6 +25,9 @@ __all__ = ["DATABASES", "requires", "wipe"]
 #: Where to find a PostgreSQL that we may make schemas in.
 POSTGRES_URL = "SQLQUEUE_TEST_POSTGRES_URL"
 LOCAL_POSTGRES = "postgresql://postgres@127.0.0.1:5432/postgres?connect_timeout=2"
+#: Where to find a MariaDB or MySQL that we may make databases in.
+MARIADB_URL = "SQLQUEUE_TEST_MARIADB_URL"
+LOCAL_MARIADB = "mariadb://root@127.0.0.1:3306/mysql?connect_timeout=2"
 #: What a migration wrote and no test changes.
 KEPT = "release"
 
@@ -82,10 +85,33 @@ def started_postgresql() -> Iterator[str]:
             server.cleanup()
 
 
+@contextmanager
+def mariadb() -> Iterator[DatabaseOptions]:
+    """A database of our own, so that test processes do not meet."""
+    server = os.environ.get(MARIADB_URL, LOCAL_MARIADB)
+    if not answers(server):
+        pytest.skip(f"no MariaDB: set {MARIADB_URL}, or start one on 127.0.0.1:3306")
+    name = f"sqlqueue_test_{uuid.uuid4().hex[:12]}"
+    administration = Database(DatabaseOptions(normalise(server)))
+    execute(administration, f"CREATE DATABASE {name}")
+    options = DatabaseOptions(make_url(normalise(server)).set(database=name).render_as_string(hide_password=False))
+    try:
+        migrate(options)
+        yield options
+    finally:
+        execute(administration, f"DROP DATABASE {name}")
+        administration.dispose()
+
+
+def execute(database: Database, statement: str) -> None:
+    database.statement(lambda tx: tx.exec_driver_sql(statement))
+
+
 #: Each database with how to get one.
 DATABASES: dict[str, Callable[[], contextmanager[DatabaseOptions]]] = {  # type: ignore[type-arg]
     "sqlite": sqlite,
     "postgresql": postgresql,
+    "mariadb": mariadb,
 }
 
 

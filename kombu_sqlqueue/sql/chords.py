@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import cached_property
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -11,6 +13,8 @@ from sqlalchemy import (
     Connection,
     Executable,
     Integer,
+    Row,
+    Update,
     bindparam,
     case,
     delete,
@@ -22,6 +26,7 @@ from sqlalchemy import (
 from ..clock import microseconds
 from ..results import Part, Tally
 from .database import Database
+from .dialect import Capability
 
 __all__ = ["SQLChordStore"]
 
@@ -69,9 +74,9 @@ class SQLChordStore:
 
     def _return_part(self, tx: Connection, part: Part, replace: bool, expires_in: timedelta | None) -> Tally:
         this = {"of_group": part.group_id, "of_part": part.key}
-        new = tx.execute(self._insert, {**this, "new_place": part.place, "new_meta": part.meta}).rowcount
+        new = self._insert(tx, {**this, "new_place": part.place, "new_meta": part.meta})
         kept_for = None if expires_in is None else microseconds(expires_in)
-        tally = self._count(tx, {"of_group": part.group_id, "new": new, "kept_for": kept_for})
+        tally = self._count(tx, {"of_group": part.group_id, "new": int(new), "kept_for": kept_for})
         if tally.finished:
             tx.execute(self._drop, this)
         elif replace and not new:
@@ -80,16 +85,23 @@ class SQLChordStore:
 
     def _count(self, tx: Connection, values: dict[str, object]) -> Tally:
         """Add to the number of parts. From here to the end of the transaction the chord is ours."""
-        row = tx.execute(self._counted, values).one_or_none()
+        row = self._counted(tx, values)
         if row is None:
             tx.execute(self._database.dialect.insert_missing(self._chord, [_new(str(values["of_group"]))]))
-            row = tx.execute(self._counted, values).one()
+            row = self._counted(tx, values)
+        assert row is not None
         return Tally(row.size, row.extra, row.returned, row.finished_at is not None)
+
+    def _counted(self, tx: Connection, values: dict[str, object]) -> Row[Any] | None:
+        if Capability.UPDATE_RETURNING in self._database.dialect.capabilities:
+            return tx.execute(self._add.returning(*self._tally), values).one_or_none()
+        tx.execute(self._add, values)
+        return tx.execute(self._look, {"of_group": values["of_group"]}).one_or_none()
 
     # Built once: a wide header returns thousands of parts.
 
     @cached_property
-    def _insert(self) -> Executable:
+    def _insert(self) -> Callable[[Connection, Mapping[str, Any]], bool]:
         p = self._part.c
         values = {
             "group_id": bindparam("of_group", type_=p.group_id.type),
@@ -97,18 +109,26 @@ class SQLChordStore:
             "place": bindparam("new_place", type_=p.place.type),
             "meta": bindparam("new_meta", type_=p.meta.type),
         }
-        return self._database.dialect.insert_missing(self._part, [values]).execution_options(preserve_rowcount=True)
+        return self._database.dialect.inserting(self._part, values)
 
     @cached_property
-    def _counted(self) -> Executable:
+    def _add(self) -> Update:
         c = self._chord.c
         expiry = self._database.now() + bindparam("kept_for", type_=BigInteger)
         values = {
             "returned": c.returned + bindparam("new", type_=Integer),
             "expires_at": case((c.finished_at.is_(None), expiry), else_=c.expires_at),
         }
-        counted = update(self._chord).where(c.group_id == bindparam("of_group")).values(values)
-        return counted.returning(c.size, c.extra, c.returned, c.finished_at)
+        return update(self._chord).where(c.group_id == bindparam("of_group")).values(values)
+
+    @cached_property
+    def _tally(self) -> tuple[ColumnElement[Any], ...]:
+        c = self._chord.c
+        return c.size, c.extra, c.returned, c.finished_at
+
+    @cached_property
+    def _look(self) -> Executable:
+        return select(*self._tally).where(self._chord.c.group_id == bindparam("of_group"))
 
     @cached_property
     def _drop(self) -> Executable:

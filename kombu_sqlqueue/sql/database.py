@@ -287,4 +287,10 @@ def dialect_for(url: str) -> Dialect:
         from .sqlite import SQLite
 
         return SQLite()
-    raise ConfigurationError(f"{name} is not supported yet: use sqlqueue+postgresql:// or sqlqueue+sqlite:///")
+    if name in ("mysql", "mariadb"):
+        from .mysql import MySQL
+
+        return MySQL()
+    raise ConfigurationError(
+        f"{name} is not supported: use sqlqueue+postgresql://, sqlqueue+mysql:// or sqlqueue+sqlite:///"
+    )

@@ -72,12 +72,12 @@ class Positions:
         """
         m = self._message
         first = ids.order_by(*order).limit(most)
-        locking: dict[str, Any] = {"skip_locked": self._skip_locked and not wait}
+        skip_locked = self._skip_locked and not wait
         if not self._returning:
-            rows = tx.execute(first.add_columns(*tells).with_for_update(**locking), parameters).all()
+            rows = tx.execute(first.add_columns(*tells).with_for_update(skip_locked=skip_locked), parameters).all()
             self._place_locked(tx, [row.id for row in rows], values, ahead)
             return rows
-        placed = self._as_table(tx, first, order, most, locking, ahead)
+        placed = self._as_table(tx, first, order, most, skip_locked, ahead)
         if surely is None:
             surely = self._database.dialect.found(m.c.id, select(placed.c.id))
         write = update(m).where(m.c.id == placed.c.id, surely).values({**values, "position": placed.c.position})
@@ -89,7 +89,7 @@ class Positions:
         first: Select[Any],
         order: Sequence[ColumnElement[Any]],
         most: int,
-        locking: Mapping[str, Any],
+        skip_locked: bool,
         ahead: bool,
     ) -> FromClause:
         """A table (id, position) of the messages."""
@@ -98,7 +98,7 @@ class Positions:
             numbered = first.add_columns(func.row_number().over(order_by=order).label("place")).subquery("numbered")
             base = self._reserve(tx, most) - 1 + shift
             return select(numbered.c.id, (numbered.c.place + literal(base, BigInteger)).label("position")).subquery("placed")
-        locked = first.with_for_update(**locking).cte("locked")
+        locked = first.with_for_update(skip_locked=skip_locked).cte("locked")
         # Drawn here and not in the UPDATE, which does not say in which order it goes.
         drawn = self._next + literal(shift, BigInteger)
         return select(locked.c.id, drawn.label("position")).cte("placed")

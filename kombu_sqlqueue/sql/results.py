@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, TypeVar
@@ -15,18 +15,21 @@ from sqlalchemy import (
     Integer,
     Table,
     Text,
+    Update,
     and_,
     bindparam,
     delete,
     literal,
     or_,
     select,
+    update,
 )
 
 from ..clock import microseconds
 from ..results import FINAL, SUCCESS, NewResult, Result
 from ..topics import RESULTS, result_topic
 from .database import Database
+from .dialect import Capability
 
 __all__ = ["SQLResultStore"]
 
@@ -57,22 +60,42 @@ class SQLResultStore:
             "kept_for": None if result.expires_in is None else microseconds(result.expires_in),
             "topic": result_topic(result.task_id),
         }
-        statement = self._store[by is not None, result.is_final]
-        return self._one(lambda tx: tx.execute(statement, values).first() is not None)
+        return self._one(lambda tx: self._write(tx, values, by is not None, result.is_final))
+
+    def _write(self, tx: Connection, values: dict[str, Any], by_delivery: bool, is_final: bool) -> bool:
+        if Capability.UPDATE_RETURNING in self._database.dialect.capabilities:
+            return tx.execute(self._store[by_delivery, is_final], values).first() is not None
+        # Two statements, of which each decides by itself.
+        row = {name: value for name, value in values.items() if name != "topic"}
+        return self._insert(tx, row) or tx.execute(self._overwrite[by_delivery], row).rowcount > 0
 
     # Built once: to build such a statement takes longer than to execute it.
 
     @cached_property
     def _store(self) -> dict[tuple[bool, bool], Executable]:
         """The statement for writes by a delivery or by others, of a final state or another. It returns a row if it wins."""
-        wheres = {False: self._result.c.state != SUCCESS, True: self._loses_to_delivery()}
-        upserts = {by: self._upsert(where) for by, where in wheres.items()}
+        upserts = {by: self._upsert(where) for by, where in self._wheres.items()}
         topic = bindparam("topic", type_=Text)
         announced = {by: self._database.announcing(upsert, topic, RESULTS) for by, upsert in upserts.items()}
         return {
             **{(by, False): upsert.returning(literal(1)) for by, upsert in upserts.items()},
             **{(by, True): statement for by, statement in announced.items()},
         }
+
+    @cached_property
+    def _insert(self) -> Callable[[Connection, Mapping[str, Any]], bool]:
+        return self._database.dialect.inserting(self._result, self._values())
+
+    @cached_property
+    def _overwrite(self) -> dict[bool, Update]:
+        r, values = self._result, self._values()
+        this = r.c.task_id == values.pop("task_id")
+        return {by: update(r).where(this, where).values(values) for by, where in self._wheres.items()}
+
+    @cached_property
+    def _wheres(self) -> dict[bool, ColumnElement[bool]]:
+        """What a write wins over, if it is not or is by a delivery."""
+        return {False: self._result.c.state != SUCCESS, True: self._loses_to_delivery()}
 
     def _loses_to_delivery(self) -> ColumnElement[bool]:
         """What a write by a delivery wins over: `results.wins`, said in SQL."""
@@ -84,14 +107,17 @@ class SQLResultStore:
         return and_(r.state != SUCCESS, or_(r.message_id.is_(None), earlier, unfinished))
 
     def _upsert(self, where: ColumnElement[bool]) -> Any:
+        values = self._values()
+        update = [name for name in values if name != "task_id"]
+        return self._database.dialect.upsert(self._result, values, update=update, where=where)
+
+    def _values(self) -> dict[str, ColumnElement[Any]]:
         given = ("task_id", "state", "task", "message_id", "delivery", "meta")
         now = self._database.now()
         values: dict[str, ColumnElement[Any]] = {
             name: bindparam(f"new_{name}", type_=self._result.c[name].type) for name in given
         }
-        values |= {"updated_at": now, "expires_at": now + bindparam("kept_for", type_=BigInteger)}
-        update = [name for name in values if name != "task_id"]
-        return self._database.dialect.upsert(self._result, values, update=update, where=where)
+        return values | {"updated_at": now, "expires_at": now + bindparam("kept_for", type_=BigInteger)}
 
     def fetch(self, task_ids: Collection[str], *, final: bool = False) -> list[Result]:
         if not task_ids:

@@ -80,6 +80,7 @@ def test_within_the_margin_a_late_message_is_found_at_once(
     assert names(claim(store, lessee)) == ["slow"]
 
 
+@requires(Capability.LATERAL)
 def test_a_writer_shorter_than_a_tick_is_found_after_a_tick(
     store: SQLMessageStore, lessee: int, moments: Moments, slow_writer: Connection
 ):

@@ -6,7 +6,6 @@ import dataclasses
 import re
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -14,24 +13,20 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
 
 from kombu_sqlqueue.errors import ConfigurationError
-from kombu_sqlqueue.messages import NewMessage, Reason
+from kombu_sqlqueue.messages import NewMessage
 from kombu_sqlqueue.options import DatabaseOptions
-from kombu_sqlqueue.results import NewResult
-from kombu_sqlqueue.routing import Binding, Exchange, Kind, Queue
 from kombu_sqlqueue.sql import migrate
 from kombu_sqlqueue.sql.admin import SQLAdmin
 from kombu_sqlqueue.sql.database import Database
 from kombu_sqlqueue.sql.dialect import Capability
 from kombu_sqlqueue.sql.messages import SQLMessageStore
 from kombu_sqlqueue.sql.migrate import Fit
-from kombu_sqlqueue.sql.results import SQLResultStore
-from kombu_sqlqueue.sql.routing import SQLRoutingStore
-from kombu_sqlqueue.sql.waiters import SQLWaiters
+
+from .working import do_all_work
 
 pytestmark = pytest.mark.requires(Capability.LISTEN_NOTIFY)
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
-MINUTE = timedelta(minutes=1)
 
 As = Callable[[str], Database]
 
@@ -81,40 +76,6 @@ def test_the_working_role_can_do_all_work(as_role: As):
     database = as_role(documented_grants("sqlqueue_app"))
     migrate.ensure(database)
     do_all_work(database)
-
-
-def do_all_work(database: Database) -> None:
-    messages, routing, results = SQLMessageStore(database), SQLRoutingStore(database), SQLResultStore(database)
-    lessee = messages.enrol("one", lease_for=MINUTE)
-    routing.declare_exchange(Exchange("x", Kind.DIRECT))
-    routing.declare_queue(Queue("q"))
-    routing.bind(Binding("x", "q", "key"))
-    routing.consume("q", lessee)
-    messages.publish([NewMessage("q", b"x", "{}", priority=priority) for priority in (0, 3, 9)])
-    messages.publish([NewMessage("q", b"x", "{}", due_at=1)])
-    messages.promote(limit=10)
-    first, second, third, fourth = (delivery.lease for delivery in messages.claim(["q"], limit=4, lessee=lessee))
-    messages.start([first])
-    messages.ack([first])
-    messages.release([second])
-    messages.nack(third, max_reclaims=5)
-    messages.bury(fourth, Reason.REJECTED)
-    messages.redrive([fourth.message_id])
-    messages.claim_reports(limit=10, lease_for=MINUTE)
-    messages.renew(lessee)
-    messages.reclaim(max_reclaims=5, limit=10)
-    messages.expire(limit=10)
-    results.store(NewResult("id", "SUCCESS", b"{}", expires_in=timedelta(0)))
-    results.fetch(["id"])
-    results.save_group("group", b"{}", expires_in=None)
-    results.prune(limit=10)
-    SQLWaiters(database).arm("me", ["queue:q"], armed_for=MINUTE)
-    SQLWaiters(database).prune()
-    messages.purge("q")
-    messages.resign(lessee)
-    routing.delete_queue("q")
-    routing.delete_exchange("x")
-    routing.sweep(limit=10)
 
 
 def test_a_role_that_may_only_look_can_look(as_role: As, database_options: DatabaseOptions):

@@ -28,6 +28,8 @@ def plan(database: Database, statement: str, parameters: Any) -> list[str]:
     explain = "EXPLAIN QUERY PLAN" if database.dialect.name == "sqlite" else "EXPLAIN"
     with database.engine.connect() as connection:
         rows = connection.exec_driver_sql(f"{explain} {statement}", parameters).all()
+    if database.dialect.name == "mysql":
+        return [f"{row.type} {row.table}" for row in rows if row.select_type != "INSERT"]
     return [row[-1].strip() for row in rows]
 
 
@@ -35,7 +37,7 @@ def reads_all_messages(database: Database, steps: list[str]) -> bool:
     """Whether one of the steps goes through the table, or through all that its primary key lists."""
     name = database.tables.message.name
     return any(
-        step.startswith(f"SCAN {name}")
+        step.startswith((f"SCAN {name}", f"ALL {name}", f"index {name}"))
         or f"Seq Scan on {name}" in step
         or (f"using {name}_pkey" in step and not following.startswith("Index Cond"))
         for step, following in itertools.pairwise([*steps, ""])

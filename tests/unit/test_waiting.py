@@ -22,7 +22,7 @@ def test_without_wake_ups_it_looks_often_at_first():
     assert pauses(pace, 20)[-1] == 0.5
 
 
-def test_wake_ups_are_trusted_once_one_came():
+def test_wake_ups_are_trusted_once_one_brought_something():
     """A few looks for what was on its way when we began to listen, then one a second."""
     pace = Pace()
     pace.woken()

@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from alembic import context, op
-from sqlalchemy import BigInteger, Column, Integer, LargeBinary, Sequence, SmallInteger, String, Table, Text, column
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Sequence,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    column,
+    inspect,
+)
 from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.schema import CreateSequence
 
@@ -27,7 +40,8 @@ def upgrade() -> None:
     create_routing_tables()
     create_result_tables()
     release = create("release", Column("min_client", Integer, primary_key=True, autoincrement=False))
-    op.bulk_insert(release, [{"min_client": 1}])
+    if not resumes() or op.get_bind().scalar(release.select()) is None:
+        op.bulk_insert(release, [{"min_client": 1}])
 
 
 def create_positions() -> None:
@@ -83,8 +97,8 @@ def create_dead() -> None:
         Column("body", BYTES, nullable=False),
     )
     index_set("dead", "report", "report_at")
-    op.create_index(named("dead_queue"), named("dead"), ["queue", "died_at"], schema=schema())
-    op.create_index(named("dead_task"), named("dead"), ["reason", "task"], schema=schema())
+    index("dead", "queue", "queue", "died_at")
+    index("dead", "task", "reason", "task")
 
 
 def create_process_tables() -> None:
@@ -114,7 +128,7 @@ def create_process_tables() -> None:
         Column("value", NAME, primary_key=True),
         Column("expires_at", BigInteger, nullable=False),
     )
-    op.create_index(named("revocation_expires"), named("revocation"), ["expires_at"], schema=schema())
+    index("revocation", "expires", "expires_at")
     create(
         "counter",
         Column("name", NAME, primary_key=True),
@@ -149,7 +163,7 @@ def create_routing_tables() -> None:
         Column("routing_key", NAME, primary_key=True),
         Column("arguments", TEXT, nullable=False),
     )
-    op.create_index(named("binding_queue"), named("binding"), ["queue"], schema=schema())
+    index("binding", "queue", "queue")
     create(
         "consumer",
         Column("queue", NAME, primary_key=True),
@@ -199,20 +213,43 @@ def create_result_tables() -> None:
 
 
 def create(name: str, *columns: Column[Any], **options: Any) -> Table:
-    return op.create_table(named(name), *columns, schema=schema(), **options)
+    if resumes() and columns_of(name) == {column.name for column in columns}:
+        return Table(named(name), MetaData(), *columns, schema=schema())
+    return op.create_table(named(name), *columns, schema=schema(), **options, **storage())
+
+
+def resumes() -> bool:
+    """Whether an earlier migration that broke off may have left something behind: MySQL does not undo it."""
+    return op.get_context().dialect.name == "mysql" and not context.is_offline_mode()
+
+
+def columns_of(table: str) -> set[str]:
+    inspector = inspect(op.get_bind())
+    if not inspector.has_table(named(table), schema=schema()):
+        return set()
+    return {column["name"] for column in inspector.get_columns(named(table), schema=schema())}
+
+
+def storage() -> dict[str, Any]:
+    """Names differ by each letter and by blanks at their end, too."""
+    dialect: Any = op.get_context().dialect
+    if dialect.name != "mysql":
+        return {}
+    collation = "utf8mb4_nopad_bin" if dialect.is_mariadb else "utf8mb4_0900_bin"
+    return {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": collation}
 
 
 def index_set(table: str, name: str, *columns: str) -> None:
     """An index of the rows in which the last of `columns` is set, on databases that can."""
     is_set = column(columns[-1]).is_not(None)
-    op.create_index(
-        named(f"{table}_{name}"),
-        named(table),
-        list(columns),
-        schema=schema(),
-        postgresql_where=is_set,
-        sqlite_where=is_set,
-    )
+    index(table, name, *columns, postgresql_where=is_set, sqlite_where=is_set)
+
+
+def index(table: str, name: str, *columns: str, **options: Any) -> None:
+    full_name = named(f"{table}_{name}")
+    there = inspect(op.get_bind()).get_indexes(named(table), schema=schema()) if resumes() else []
+    if full_name not in {each["name"] for each in there}:
+        op.create_index(full_name, named(table), list(columns), schema=schema(), **options)
 
 
 def named(name: str) -> str:
