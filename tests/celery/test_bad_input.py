@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from kombu_sqlqueue.options import DatabaseOptions, normalise
 from kombu_sqlqueue.process import process_for
 from kombu_sqlqueue.sql.database import Database
 
-from ..databases import migrate
+from ..databases import execute, migrate
 from .workers import Site, eventually
 
 PASSWORD = "hush-hush"
@@ -150,14 +151,30 @@ def test_a_full_database_refuses_and_keeps_what_it_has(tmp_path: Path):
     process_for(options).close()
 
 
-def test_passwords_are_shown_nowhere(database_options: DatabaseOptions, tmp_path: Path):
+@pytest.fixture
+def with_password(database_options: DatabaseOptions) -> Iterator[str | None]:
+    """A user of the database who needs PASSWORD; None where any password will do."""
+    if make_url(database_options.url).get_backend_name() not in ("mysql", "mariadb"):
+        yield None
+        return
+    database = Database(database_options)
+    name = f"sqlqueue_{uuid.uuid4().hex[:8]}"
+    execute(database, f"CREATE USER {name}@'%%' IDENTIFIED BY '{PASSWORD}'")
+    try:
+        execute(database, f"GRANT ALL ON {make_url(database_options.url).database}.* TO {name}@'%%'")
+        yield name
+    finally:
+        execute(database, f"DROP USER {name}@'%%'")
+        database.dispose()
+
+
+def test_passwords_are_shown_nowhere(database_options: DatabaseOptions, with_password: str | None, tmp_path: Path):
     """Not in the worker's log, not in a repr, not in the answers to remote control."""
     url = make_url(database_options.url)
     if url.get_backend_name() == "sqlite":
         pytest.skip("SQLite knows no passwords")
-    options = DatabaseOptions(
-        url.set(password=PASSWORD).render_as_string(hide_password=False), schema=database_options.schema
-    )
+    url = url.set(username=with_password or url.username, password=PASSWORD)
+    options = DatabaseOptions(url.render_as_string(hide_password=False), schema=database_options.schema)
     site = Site(options, tmp_path)
     try:
         worker = site.worker()
