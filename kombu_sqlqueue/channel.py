@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Container
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 from kombu.exceptions import EncodeError
 
+from .ahead import Ahead
 from .declaring import Declaring, not_found
 from .envelope import MAX_PRIORITY, pack, unpack
 from .errors import ConfigurationError, MessageTooBigError
@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two claims of a channel whose queues were found empty and announce nothing.
 LOOK_AGAIN_AFTER = 0.04
+#: Seconds after which a loop that delivers, where tasks run within it, looks at what else there is.
+DELIVER_FOR = 0.02
 #: AMQP's delivery mode of a message that need not survive.
 TRANSIENT = 1
 
@@ -55,7 +57,7 @@ class Channel(Declaring):
         self._receivers: dict[str, Callable[[Delivery], object]] = {}
         self._no_ack: set[str] = set()
         self._queue_of: dict[str, str] = {}
-        self._buffer: deque[Delivery] = deque()
+        self._ahead = Ahead()
         self._begun: set[str] = set()
         self._started: set[str] = set()
         self._look_at = 0.0
@@ -118,6 +120,7 @@ class Channel(Declaring):
         self._active_queues.append(queue)
         if not self._keeper.consume(queue) and queue in self._declared:
             raise not_found(f"queue {queue!r} was deleted meanwhile", "Channel.basic_consume")
+        self._keeper.mind(self._ahead)
         self.connection.consumers_changed()
 
     def basic_cancel(self, consumer_tag: str) -> None:
@@ -144,20 +147,22 @@ class Channel(Declaring):
 
     def room(self) -> int:
         """How many messages may be claimed for this channel now."""
-        return max(0, self.qos.can_consume_max_estimate() - len(self._buffer)) if self._consumers else 0
+        return max(0, self.qos.can_consume_max_estimate() - len(self._ahead)) if self._consumers else 0
 
-    def fetch(self) -> int:
-        """Claim what fits into the window; the answer is how many came.
+    @property
+    def wants(self) -> bool:
+        """Whether `fetch` would claim.
 
         After a claim that found nothing the next one waits a moment, unless `look` was called:
         a worker busy with its tasks would otherwise ask for remote commands at every turn.
         """
-        room = self.room()
-        if not room or time.monotonic() < self._look_at:
-            return 0
-        deliveries = self._keeper.claim(self._active_queues, room)
+        return not self._ahead and self.room() > 0 and time.monotonic() >= self._look_at
+
+    def fetch(self) -> int:
+        """Claim what fits into the window and what its consumers are about to start; the answer is how many came."""
+        deliveries = self._keeper.claim(self._active_queues, self._ahead.limit(self.room()))
         self._look_at = 0.0 if deliveries else time.monotonic() + LOOK_AGAIN_AFTER
-        self._buffer.extend(deliveries)
+        self._ahead.put(deliveries)
         return len(deliveries)
 
     def look(self) -> None:
@@ -166,9 +171,9 @@ class Channel(Declaring):
 
     def deliver_next(self) -> bool:
         """Hand one claimed message to its consumer; False if there is none, or no room."""
-        if not self._buffer or not self.qos.can_consume():
+        delivery = self._ahead.take() if self._ahead and self.qos.can_consume() else None
+        if delivery is None:
             return False
-        delivery = self._buffer.popleft()
         receive = self._receivers.get(delivery.queue)
         if receive is None:
             self._keeper.release([delivery.lease])
@@ -177,21 +182,22 @@ class Channel(Declaring):
         return True
 
     def deliver_some(self) -> bool:
-        """Hand claimed messages to consumers that ack, as far as there is room, or one to another."""
-        delivered = 0
-        while self._buffer and self.qos.can_consume():
-            alone = self._buffer[0].queue in self._no_ack
-            if alone and delivered:
+        """Hand claimed messages to consumers that ack, as far as there is room, for a moment; or one to another."""
+        delivered = False
+        until = time.monotonic() + DELIVER_FOR
+        while (first := self._ahead.first) is not None:
+            alone = first.queue in self._no_ack
+            if (alone and delivered) or not self.deliver_next():
                 break
-            delivered += self.deliver_next()
-            if alone:
+            delivered = True
+            if alone or time.monotonic() > until:
                 break
-        return delivered > 0
+        return delivered
 
     def drain_events(self, timeout: float | None = None, callback: Any = None) -> None:
         """Deliver one message. Raises Empty if none is ready."""
         self.look()
-        if not self.deliver_next() and not (self.fetch() and self.deliver_next()):
+        if not self.deliver_next() and not (self.wants and self.fetch() and self.deliver_next()):
             raise Empty
 
     def _message(self, delivery: Delivery, *, no_ack: bool) -> Any:
@@ -276,6 +282,7 @@ class Channel(Declaring):
 
     def _left_window(self, delivery_tag: str) -> None:
         self.qos.discard(delivery_tag)
+        self._ahead.started()
         self._poke()
 
     def flow(self, active: bool = True) -> None:
@@ -291,6 +298,7 @@ class Channel(Declaring):
         for consumer_tag in list(self._consumers):
             self.basic_cancel(consumer_tag)
         self._give_back(lambda delivery: True)
+        self._keeper.unmind(self._ahead)
         unacked = [lease for tag in self.qos.take_all() if (lease := Lease.parse(tag))]
         if unacked:
             self._keeper.forsake(unacked)
@@ -306,9 +314,7 @@ class Channel(Declaring):
             self.qos.discard(tag)
 
     def _give_back(self, which: Callable[[Delivery], bool]) -> None:
-        back = [delivery for delivery in self._buffer if which(delivery)]
-        self._buffer = deque(delivery for delivery in self._buffer if not which(delivery))
-        self._keeper.release([delivery.lease for delivery in back])
+        self._keeper.release([delivery.lease for delivery in self._ahead.take_back(which)])
 
     @property
     def qos(self) -> QoS:

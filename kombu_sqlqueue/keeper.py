@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import timedelta
 
+from .ahead import STALE_AFTER, Ahead
 from .errors import SQLQueueError
 from .messages import Delivery, Lease, Outcome, Reason
 from .routing_store import RoutingStore
@@ -83,6 +84,7 @@ class LeaseKeeper:
         self._watching = False
         self._closing = False
         self._thread: threading.Thread | None = None
+        self._aheads: set[Ahead] = set()
         self.settler = Settler(store, on_settled=self._let_go)
         #: Tells which leases belong to tasks that run just now; set by a worker.
         self.running: Callable[[], set[Lease]] | None = None
@@ -101,7 +103,16 @@ class LeaseKeeper:
                 self._strays = True
                 raise
             self._held.update(delivery.lease for delivery in deliveries)
+        if self._aheads:
+            self._watch()
         return deliveries
+
+    def mind(self, ahead: Ahead) -> None:
+        """Give back what goes stale there, until `unmind`."""
+        self._aheads.add(ahead)
+
+    def unmind(self, ahead: Ahead) -> None:
+        self._aheads.discard(ahead)
 
     def consume(self, queue: str) -> bool:
         """This process has one more consumer of the queue; False if nobody declared that one."""
@@ -212,15 +223,20 @@ class LeaseKeeper:
         moments = [self._renew_at - now, self._expiry_at - now]
         moments += [chore.due_in() for chore in self._chores]
         moments += [at - now for at, _ in self._unsorted]
+        self._watching = False
         if self.settler:
+            self._watching = True
             moments.append(SETTLE_AFTER - self.settler.waited)
-        else:
-            self._watching = False
+        if any(self._aheads):
+            self._watching = True
+            moments.append(STALE_AFTER)
         return max(0.0, min(moments))
 
     def _keep(self) -> None:
         if self.settler.waited >= SETTLE_AFTER:
             self.settler.flush()
+        for ahead in list(self._aheads):
+            self.release([delivery.lease for delivery in ahead.take_stale()])
         if time.monotonic() >= self._renew_at:
             self._renew()
         if time.monotonic() >= self._expiry_at:

@@ -15,12 +15,16 @@ __all__ = ["Settler"]
 
 logger = logging.getLogger(__name__)
 
+#: Decisions are written after so many seconds, or when there are so many acks.
+WAIT_FOR = 0.01
+MANY = 100
+
 
 class Settler:
     """Collects what consumers have decided about their leases, from any thread.
 
-    `flush` writes it: the consumer calls it once a turn of its loop, the keeper where a busy
-    loop comes too late. What could not be written is tried again at the next flush.
+    `flush` writes it: the consumer calls it when it is `due` and before it claims, the keeper where
+    a busy loop comes too late. What could not be written is tried again at the next flush.
     """
 
     def __init__(self, store: MessageStore, *, on_settled: Callable[[Collection[Lease]], object]) -> None:
@@ -31,6 +35,8 @@ class Settler:
         self._acks: list[Lease] = []
         self._begins: list[Lease] = []
         self._starts: list[Lease] = []
+        #: The marks that the last flush spared.
+        self._seen: set[Lease] = set()
         self._waiting_since: float | None = None
 
     def __len__(self) -> int:
@@ -41,6 +47,11 @@ class Settler:
         """For how many seconds the oldest decision has been waiting; 0 if there is none."""
         since = self._waiting_since
         return 0.0 if since is None else time.monotonic() - since
+
+    @property
+    def due(self) -> bool:
+        """Whether there is enough to write, or it has waited for long enough."""
+        return len(self._acks) >= MANY or self.waited >= WAIT_FOR
 
     def ack(self, lease: Lease) -> None:
         """The message is done with."""
@@ -60,18 +71,20 @@ class Settler:
             self._starts.append(lease)
             self._waiting_since = self._waiting_since or time.monotonic()
 
-    def flush(self) -> None:
-        """Write all decisions. Raises what the store raises, and keeps them then."""
+    def flush(self, *, spare_young: bool = False) -> None:
+        """Write all decisions, or spare the marks of tasks that began since the last flush: of those that
+        are over at the next one nothing but the ack is written.
+
+        Raises what the store raises, and keeps the decisions then.
+        """
         if not self:
             return
         with self._writing:
-            acks, starts, begins = self._take()
-            # One that began and ended since the last flush needs no mark in between.
-            over = set(acks)
+            acks, starts, begins = self._take(spare_young)
             try:
-                self._write(self._store.begin, [lease for lease in begins if lease not in over])
+                self._write(self._store.begin, begins)
                 begins = []
-                self._write(self._store.start, [lease for lease in starts if lease not in over])
+                self._write(self._store.start, starts)
                 starts = []
                 self._write(self._store.ack, acks)
             except SQLQueueError:
@@ -79,12 +92,20 @@ class Settler:
                 raise
         self._on_settled(acks)
 
-    def _take(self) -> tuple[list[Lease], list[Lease], list[Lease]]:
+    def _take(self, spare_young: bool) -> tuple[list[Lease], list[Lease], list[Lease]]:
         with self._lock:
             acks, self._acks = self._acks, []
-            starts, self._starts = self._starts, []
-            begins, self._begins = self._begins, []
-            self._waiting_since = None
+            over = set(acks)
+
+            def ripe(marks: list[Lease]) -> tuple[list[Lease], list[Lease]]:
+                wanted = [lease for lease in marks if lease not in over]
+                old = [lease for lease in wanted if not spare_young or lease in self._seen]
+                return old, [lease for lease in wanted if spare_young and lease not in self._seen]
+
+            starts, self._starts = ripe(self._starts)
+            begins, self._begins = ripe(self._begins)
+            self._seen = {*self._starts, *self._begins}
+            self._waiting_since = time.monotonic() if self._seen else None
         return acks, starts, begins
 
     def _put_back(self, acks: list[Lease], starts: list[Lease], begins: list[Lease]) -> None:

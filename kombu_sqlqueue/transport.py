@@ -23,6 +23,7 @@ from .keeper import LeaseKeeper
 from .notifier import Subscription
 from .options import Options, hide_password
 from .process import Process, process_for
+from .settling import WAIT_FOR
 from .topics import queue_topic
 
 __all__ = ["PartsTransport", "Transport"]
@@ -36,8 +37,6 @@ IMPATIENCE = (0.01, 0.05, 0.25)
 BUSY_AFTER = 20
 #: The first due moment is asked for again at least this often, in seconds.
 LOOK_AHEAD_EVERY = 5.0
-#: The blocking loop writes what was settled when it has nothing to deliver, or so much is to be written.
-SETTLE_AT = 32
 #: How many due messages one transaction promotes.
 PROMOTE_BATCH = 500
 
@@ -66,6 +65,7 @@ class Transport(virtual.Transport):
         self._doorbell: tuple[socket.socket, socket.socket] | None = None
         self._timers: list[Any] = []
         self._turn_due = False
+        self._timed_turn_at = 0.0
         self._first = 0
         self._claims_in_a_row = 0
         self._patience = 0
@@ -121,7 +121,7 @@ class Transport(virtual.Transport):
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._drain():
-            pause = self._idle()
+            pause = min(self._idle(), WAIT_FOR) if self.keeper.settler else self._idle()
             if deadline is not None:
                 pause = min(pause, deadline - time.monotonic())
                 if pause <= 0:
@@ -129,12 +129,9 @@ class Transport(virtual.Transport):
             self._take_in(self._listening().wait(pause))
 
     def _drain(self) -> bool:
-        if self._deliver_some():
-            if len(self.keeper.settler) >= SETTLE_AT:
-                self.keeper.settler.flush()
-            return True
-        self.keeper.settler.flush()
-        return self._fetch() and self._deliver_some()
+        delivered = self._deliver_some()
+        self._settle()
+        return delivered or (self._fetch() and self._deliver_some())
 
     def _deliver_some(self) -> bool:
         channels = list(self.channels)
@@ -200,9 +197,11 @@ class Transport(virtual.Transport):
         self._turn_due = False
         if self._loop is None:
             return
-        self.keeper.settler.flush()
+        self._settle()
         while self._deliver_all() or self._fetch():
             pass
+        if self.keeper.settler:
+            self._turn_in(WAIT_FOR)
         if self._has_room():
             pause = self._idle()
             if self._listening().arm():
@@ -212,9 +211,12 @@ class Transport(virtual.Transport):
                 self._turn_in(pause)
 
     def _turn_in(self, seconds: float) -> None:
-        for timer in self._timers[1:]:
-            timer.cancel()
-        self._timers[1:] = [self._loop.call_later(seconds, self._turn)]
+        at = time.monotonic() + seconds
+        if not self._timers[1:] or at < self._timed_turn_at or self._timed_turn_at < time.monotonic():
+            for timer in self._timers[1:]:
+                timer.cancel()
+            self._timed_turn_at = at
+            self._timers[1:] = [self._loop.call_later(seconds, self._turn)]
 
     def _deliver_all(self) -> bool:
         delivered = False
@@ -242,7 +244,10 @@ class Transport(virtual.Transport):
     def _fetch(self) -> bool:
         """Claim for every channel with room; False if nothing is ready."""
         self._promote()
-        found = sum(channel.fetch() for channel in list(self.channels))
+        wanting = [channel for channel in list(self.channels) if channel.wants]
+        if wanting:
+            self.keeper.settler.flush(spare_young=True)
+        found = sum(channel.fetch() for channel in wanting)
         if not found:
             return False
         self._patience = 0
@@ -250,6 +255,11 @@ class Transport(virtual.Transport):
         if self._claims_in_a_row == BUSY_AFTER and self._subscription is not None:
             self._subscription.disarm()
         return True
+
+    def _settle(self) -> None:
+        settler = self.keeper.settler
+        if settler.due:
+            settler.flush(spare_young=True)
 
     def _has_room(self) -> bool:
         return any(channel.room() for channel in self.channels)

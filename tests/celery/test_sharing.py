@@ -28,6 +28,21 @@ def test_a_worker_with_a_long_task_holds_no_short_ones(site: Site):
     assert not site.marks("end long")
 
 
+@pytest.mark.parametrize("pool", ["prefork", "solo", "threads"])
+def test_what_was_claimed_ahead_of_long_tasks_is_given_back(site: Site, pool: str):
+    """Short tasks come in large claims; when long ones follow, a worker keeps its prefetch window and no more."""
+    site.worker("--pool", pool, "-c1")
+    for i in range(300):
+        site.send("record", f"short {i}")
+    for i in range(60):
+        site.send("sleep_late", f"long {i}", 3)
+
+    eventually(lambda: site.marks("begin long 0"))
+    eventually(lambda: site.counts().leased <= 4, 3)
+    assert len([mark for mark in site.marks() if mark.startswith("short")]) == 300
+    assert site.marks("begin long 1") == []
+
+
 def test_delayed_tasks_burden_no_worker(site: Site):
     """Twenty thousand tasks are due in an hour: they stay rows, the worker stays small, and what is due now runs."""
     worker = site.worker()
