@@ -31,8 +31,6 @@ __all__ = ["Channel"]
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two claims of a channel whose queues were found empty and announce nothing.
-LOOK_AGAIN_AFTER = 0.04
 #: Seconds after which a loop that delivers, where tasks run within it, looks at what else there is.
 DELIVER_FOR = 0.02
 #: AMQP's delivery mode of a message that need not survive.
@@ -61,6 +59,8 @@ class Channel(Declaring):
         self._begun: set[str] = set()
         self._started: set[str] = set()
         self._look_at = 0.0
+        #: The last claim got all that it asked for.
+        self.has_more = False
 
     @property
     def _keeper(self) -> LeaseKeeper:
@@ -145,6 +145,7 @@ class Channel(Declaring):
             return self._message(delivery, no_ack=no_ack)
         return None
 
+    @property
     def room(self) -> int:
         """How many messages may be claimed for this channel now."""
         return max(0, self.qos.can_consume_max_estimate() - len(self._ahead)) if self._consumers else 0
@@ -153,21 +154,24 @@ class Channel(Declaring):
     def wants(self) -> bool:
         """Whether `fetch` would claim.
 
-        After a claim that found nothing the next one waits a moment, unless `look` was called:
+        After a claim that found all there was the next one waits a while, unless `look` was called:
         a worker busy with its tasks would otherwise ask for remote commands at every turn.
         """
-        return not self._ahead and self.room() > 0 and time.monotonic() >= self._look_at
+        return not self._ahead and self.room > 0 and time.monotonic() >= self._look_at
 
     def fetch(self) -> int:
         """Claim what fits into the window and what its consumers are about to start; the answer is how many came."""
-        deliveries = self._keeper.claim(self._active_queues, self._ahead.limit(self.room()))
-        self._look_at = 0.0 if deliveries else time.monotonic() + LOOK_AGAIN_AFTER
+        limit = self._ahead.limit(self.room)
+        deliveries = self._keeper.claim(self._active_queues, limit)
+        self.has_more = len(deliveries) == limit
+        self._look_at = 0.0 if self.has_more else time.monotonic() + self.connection.look_again_after
         self._ahead.put(deliveries)
         return len(deliveries)
 
-    def look(self) -> None:
-        """Something may be ready: let the next `fetch` claim."""
-        self._look_at = 0.0
+    def look(self, queues: Container[str] | None = None) -> None:
+        """Something may be ready in these queues, or in any: let the next `fetch` claim."""
+        if queues is None or any(queue in queues for queue in self._active_queues):
+            self._look_at = 0.0
 
     def deliver_next(self) -> bool:
         """Hand one claimed message to its consumer; False if there is none, or no room."""

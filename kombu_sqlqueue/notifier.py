@@ -80,6 +80,11 @@ class Subscription:
         self._armed_until = time.monotonic() + ARMED_FOR.total_seconds() - ARM_AGAIN
         return fresh
 
+    @property
+    def announces(self) -> bool:
+        """Whether we hear of each single thing, as long as we are armed."""
+        return self._notifier.waiters.needed
+
     def disarm(self) -> None:
         """We are busy: until we wait again nobody needs to announce anything to us."""
         if self._armed_until:

@@ -16,7 +16,7 @@ __all__ = ["Settler"]
 logger = logging.getLogger(__name__)
 
 #: Decisions are written after so many seconds, or when there are so many acks.
-WAIT_FOR = 0.01
+WAIT_FOR = 0.02
 MANY = 100
 
 

@@ -24,17 +24,23 @@ from .notifier import Subscription
 from .options import Options, hide_password
 from .process import Process, process_for
 from .settling import WAIT_FOR
-from .topics import queue_topic
+from .topics import queue_topic, queues_in, tells_of_later
 
 __all__ = ["PartsTransport", "Transport"]
 
 logger = logging.getLogger(__name__)
 
-#: Right after the last message, announcements may still miss us: a publisher that looked for
-#: waiters before we became one commits later. So look again after these many seconds.
+#: Right after we became a waiter, announcements may still miss us: a publisher that looked for
+#: waiters before commits later. So look again after these many seconds. Where nobody announces
+#: anything, look as often after each message.
 IMPATIENCE = (0.01, 0.05, 0.25)
-#: After this many claims in a row that found something, nobody needs to wake us.
+#: After this many claims in a row that left something, nobody needs to wake us for so many seconds.
 BUSY_AFTER = 20
+BUSY_FOR = 0.25
+#: Seconds after which queues that were found empty are looked at again while nobody wakes us.
+LOOK_AGAIN_AFTER = 0.04
+#: Write what was settled before a claim if it is this much.
+SETTLE_AT = 16
 #: The first due moment is asked for again at least this often, in seconds.
 LOOK_AHEAD_EVERY = 5.0
 #: How many due messages one transaction promotes.
@@ -67,7 +73,9 @@ class Transport(virtual.Transport):
         self._turn_due = False
         self._timed_turn_at = 0.0
         self._first = 0
-        self._claims_in_a_row = 0
+        self._full_claims = 0
+        self._busy_until = 0.0
+        self._armed = False
         self._patience = 0
         self._next_due = 0.0
         self._look_ahead_at = 0.0
@@ -121,7 +129,9 @@ class Transport(virtual.Transport):
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._drain():
-            pause = min(self._idle(), WAIT_FOR) if self.keeper.settler else self._idle()
+            if self._arm():
+                continue
+            pause = self._pause()
             if deadline is not None:
                 pause = min(pause, deadline - time.monotonic())
                 if pause <= 0:
@@ -153,7 +163,7 @@ class Transport(virtual.Transport):
         for end in self._doorbell:
             end.setblocking(False)
         loop.add_reader(self._doorbell[0], self._on_doorbell)
-        self._timers = [loop.call_repeatedly(self.options.polling_interval.total_seconds(), self._turn)]
+        self._timers = [loop.call_repeatedly(self.options.polling_interval.total_seconds(), self._timed_turn)]
         self._ask_for_turn()
 
     def _leave_loop(self) -> None:
@@ -197,18 +207,17 @@ class Transport(virtual.Transport):
         self._turn_due = False
         if self._loop is None:
             return
+        if self._deliver_all() or (self._fetch() and self._deliver_all()):
+            # The pool writes what it was given when the loop comes round: let it, then go on.
+            self._ask_for_turn()
+            return
         self._settle()
-        while self._deliver_all() or self._fetch():
-            pass
-        if self.keeper.settler:
-            self._turn_in(WAIT_FOR)
-        if self._has_room():
-            pause = self._idle()
-            if self._listening().arm():
-                self._look_everywhere()
-                self._ask_for_turn()
-            elif pause < self.options.polling_interval.total_seconds():
-                self._turn_in(pause)
+        if self._arm():
+            self._ask_for_turn()
+            return
+        pause = self._pause()
+        if pause < self.options.polling_interval.total_seconds():
+            self._turn_in(pause)
 
     def _turn_in(self, seconds: float) -> None:
         at = time.monotonic() + seconds
@@ -216,7 +225,12 @@ class Transport(virtual.Transport):
             for timer in self._timers[1:]:
                 timer.cancel()
             self._timed_turn_at = at
-            self._timers[1:] = [self._loop.call_later(seconds, self._turn)]
+            self._timers[1:] = [self._loop.call_later(seconds, self._timed_turn)]
+
+    def _timed_turn(self) -> None:
+        # Timers come before the pool's writers: nothing may hold up what was delivered just now.
+        if not self._turn_due:
+            self._turn()
 
     def _deliver_all(self) -> bool:
         delivered = False
@@ -245,34 +259,52 @@ class Transport(virtual.Transport):
         """Claim for every channel with room; False if nothing is ready."""
         self._promote()
         wanting = [channel for channel in list(self.channels) if channel.wants]
-        if wanting:
+        if wanting and len(self.keeper.settler) >= SETTLE_AT:
             self.keeper.settler.flush(spare_young=True)
-        found = sum(channel.fetch() for channel in wanting)
-        if not found:
-            return False
-        self._patience = 0
-        self._claims_in_a_row += 1
-        if self._claims_in_a_row == BUSY_AFTER and self._subscription is not None:
-            self._subscription.disarm()
-        return True
+        found = 0
+        for channel in wanting:
+            found += channel.fetch()
+            self._full_claims = self._full_claims + 1 if channel.has_more else 0
+        if self._full_claims >= BUSY_AFTER:
+            self._busy_until = time.monotonic() + BUSY_FOR
+            if self._armed:
+                self._listening().disarm()
+                self._armed = False
+        if found and not self._listening().announces:
+            self._patience = 0
+        return found > 0
 
     def _settle(self) -> None:
         settler = self.keeper.settler
         if settler.due:
             settler.flush(spare_young=True)
 
-    def _has_room(self) -> bool:
-        return any(channel.room() for channel in self.channels)
+    def _arm(self) -> bool:
+        """See to it that we are woken, unless we are busy; True if we were not before: look once more."""
+        if time.monotonic() < self._busy_until:
+            return False
+        fresh = self._listening().arm()
+        if fresh or not self._armed:
+            self._armed = True
+            self._patience = 0
+        if fresh:
+            self._look_everywhere()
+        return fresh
 
-    def _idle(self) -> float:
+    @property
+    def look_again_after(self) -> float:
+        """After how many seconds to look again at queues that were found empty, if nobody tells of them."""
+        return self.options.polling_interval.total_seconds() if self._armed else LOOK_AGAIN_AFTER
+
+    def _pause(self) -> float:
         """Nothing is ready, or nobody has room: how many seconds to wait at most."""
         pause = self.options.polling_interval.total_seconds()
-        if not self._has_room():
-            return pause
-        self._claims_in_a_row = 0
+        if self.keeper.settler:
+            pause = min(pause, WAIT_FOR)
         if self._patience < len(IMPATIENCE):
             pause = min(pause, IMPATIENCE[self._patience])
             self._patience += 1
+            self._look_everywhere()
         self._look_ahead()
         return max(0.001, min(pause, self._next_due - time.monotonic()))
 
@@ -290,10 +322,15 @@ class Transport(virtual.Transport):
             self._look_ahead()
 
     def _take_in(self, heard: frozenset[str] | None) -> None:
-        if heard is None or heard:
-            # What was announced may be due later, but before what we know of.
+        if heard is None or tells_of_later(heard):
+            # It may be due before what we know of.
             self._look_ahead_at = 0.0
+        if heard is None:
             self._look_everywhere()
+        elif heard:
+            queues = queues_in(heard)
+            for channel in list(self.channels):
+                channel.look(queues)
 
     def _look_everywhere(self) -> None:
         for channel in list(self.channels):

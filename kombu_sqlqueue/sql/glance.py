@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from ..errors import SQLQueueError, StoreUnavailableError
-from ..topics import queue_topic
+from ..topics import later_topic, queue_topic
 from .gate import GATE
 from .schema import Tables
 
@@ -37,7 +37,7 @@ class Glancer:
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
         m = tables.message.c
         self._last = select(func.max(m.id))
-        self._new = select(m.id, m.queue).where(m.id > bindparam("seen")).order_by(m.id).limit(MOST)
+        self._new = select(m.id, m.queue, m.due_at).where(m.id > bindparam("seen")).order_by(m.id).limit(MOST)
         self._connection: Connection | None = None
         self._interrupted = threading.Event()
         self._seen = 0
@@ -95,4 +95,4 @@ class Glancer:
         if rows:
             self._seen = rows[-1].id
             self._found_at = time.monotonic()
-        return frozenset(queue_topic(row.queue) for row in rows)
+        return frozenset((queue_topic if row.due_at is None else later_topic)(row.queue) for row in rows)

@@ -27,7 +27,7 @@ from sqlalchemy.types import TypeEngine
 
 from ..clock import microseconds
 from ..messages import Lease, NewMessage
-from ..topics import queue_topic
+from ..topics import later_topic, queue_topic
 from .database import Database
 from .dialect import Capability
 from .direct import Direct
@@ -85,7 +85,7 @@ class Publishing:
 
     def store(self, tx: Connection, messages: Sequence[NewMessage]) -> None:
         """Insert the messages in this order, and wake who waits for their queues."""
-        topics = {queue_topic(message.queue) for message in messages}
+        topics = {(queue_topic if message.due_at is None else later_topic)(message.queue) for message in messages}
         if len(messages) == 1 and self._insert_and_announce is not None:
             self._database.announce(tx, topics, by=self._insert_and_announce, parameters=_values(messages[0]))
             return
