@@ -13,7 +13,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, Executable, Select, bindparam, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, Executable, Select, Update, bindparam, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -161,6 +161,10 @@ class Database:
     def announcing(self, write: Any, topic: ColumnElement[str], waited_as: str) -> Executable:
         """As `Dialect.announcing`."""
         return self.dialect.announcing(write, self.tables, self.channel, topic, waited_as, now=self.now())
+
+    def announcing_queues(self, write: Update, queue: ColumnElement[str]) -> Executable | None:
+        """As `Dialect.announcing_queues`."""
+        return self.dialect.announcing_queues(write, queue, self.tables, self.channel, now=self.now())
 
     def waker(self) -> Waker | None:
         """As `Dialect.waker`."""

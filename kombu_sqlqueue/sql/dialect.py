@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, Engine, Executable, FromClause, Select
+    from sqlalchemy import ColumnElement, Connection, Engine, Executable, FromClause, Select, Update
     from sqlalchemy.exc import DBAPIError
 
     from ..options import DatabaseOptions
@@ -142,6 +142,14 @@ class Dialect(Protocol):
         """`write`, an INSERT of one row, that announces the topic to who waits, too, if it takes effect.
 
         It returns a row then, and none otherwise.
+        """
+
+    def announcing_queues(
+        self, write: Update, queue: ColumnElement[str], tables: Tables, channel: str, *, now: ColumnElement[int]
+    ) -> Executable | None:
+        """`write`, which makes messages ready, telling those who wait for their `queue`; it need not be on disk.
+
+        It selects how many messages it changed, and something else. None where that takes more than a statement.
         """
 
     def waker(self, engine: Engine, tables: Tables, channel: str) -> Waker | None:

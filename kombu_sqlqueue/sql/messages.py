@@ -130,7 +130,11 @@ class SQLMessageStore:
     # -- time -----------------------------------------------------------------------------
 
     def promote(self, *, limit: int) -> int:
-        return self._work.run(lambda tx: self._waiting.promote(tx, limit))
+        promoting = self._waiting.promoting(limit)
+        if promoting is None or not self._work.own:
+            return self._work.run(lambda tx: self._waiting.promote(tx, limit))
+        ((promoted, _),) = self._work.statement(lambda tx: promoting(tx, {}))
+        return int(promoted)
 
     def next_due(self) -> timedelta | None:
         return self._work.statement(self._waiting.next_due)

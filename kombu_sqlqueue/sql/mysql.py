@@ -202,6 +202,11 @@ class MySQL:
     ) -> Executable:
         raise NotImplementedError("no statement tells here whether it took effect: ask for UPDATE_RETURNING first")
 
+    def announcing_queues(
+        self, write: Any, queue: ColumnElement[str], tables: Tables, channel: str, *, now: ColumnElement[int]
+    ) -> None:
+        return None
+
     def waker(self, engine: Engine, tables: Tables, channel: str) -> Glancer:
         from .glance import Glancer
 

@@ -16,6 +16,7 @@ from sqlalchemy import (
     FromClause,
     Select,
     Text,
+    Update,
     bindparam,
     event,
     func,
@@ -27,6 +28,7 @@ from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from ..errors import ConfigurationError
+from ..topics import queue_topic
 from .connecting import Connector, completed
 from .dialect import Capability, Trouble
 
@@ -159,6 +161,16 @@ class PostgreSQL:
         waits = select(1).where(waiter.topic == waited_as, waiter.expires_at > now)
         notified = select(func.count(func.pg_notify(channel, topic))).where(waits.exists()).scalar_subquery()
         return select(written.c.written, notified)
+
+    def announcing_queues(
+        self, write: Update, queue: ColumnElement[str], tables: Tables, channel: str, *, now: ColumnElement[int]
+    ) -> Select[int, int]:
+        written = write.where(self.unhurried()).returning(queue.label("queue")).cte("written")
+        topics = select((literal(queue_topic("")) + written.c.queue).label("topic")).distinct().cte("topics")
+        waiter = tables.waiter.c
+        waits = select(1).where(waiter.topic == topics.c.topic, waiter.expires_at > now)
+        notified = select(func.count(func.pg_notify(channel, topics.c.topic))).where(waits.exists()).scalar_subquery()
+        return select(select(func.count()).select_from(written).scalar_subquery(), notified)
 
     def waker(self, engine: Engine, tables: Tables, channel: str) -> Listener:
         from .listen import Listener

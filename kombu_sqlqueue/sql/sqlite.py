@@ -159,6 +159,11 @@ class SQLite:
         statement: Executable = write.returning(sa.literal(1))
         return statement
 
+    def announcing_queues(
+        self, write: Any, queue: ColumnElement[str], tables: Tables, channel: str, *, now: ColumnElement[int]
+    ) -> None:
+        return None
+
     def waker(self, engine: Engine, tables: Tables, channel: str) -> Watcher:
         path = engine.url.database
         return Watcher(lambda: Memory(lambda: self._latest) if path is None else File(path))

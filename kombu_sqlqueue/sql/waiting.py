@@ -32,10 +32,23 @@ class Waiting:
         due_at = self._message.c.due_at
         first_due = select(due_at - database.now()).where(due_at.is_not(None)).order_by(due_at).limit(1)
         self._first_due = Direct(database, first_due)
+        self._promoting: dict[int, Direct | None] = {}
+
+    def promoting(self, limit: int) -> Direct | None:
+        """`promote` as one statement, which selects how many became ready; None where it takes more."""
+        if limit not in self._promoting:
+            m = self._message
+            write = self._positions.placing(self._due(), m.c.due_at, m.c.id, most=limit, values={"due_at": None})
+            one = None if write is None else self._database.announcing_queues(write, m.c.queue)
+            self._promoting[limit] = None if one is None else Direct(self._database, one)
+        return self._promoting[limit]
+
+    def _due(self) -> Select[int]:
+        return select(self._message.c.id).where(self._message.c.due_at <= self._database.now())
 
     def promote(self, tx: Connection, limit: int) -> int:
         m = self._message
-        due = select(m.c.id).where(m.c.due_at <= self._database.now())
+        due = self._due()
         if tx.scalar(due.limit(1)) is None:
             # Of all who wake up at a due moment one is the first.
             return 0

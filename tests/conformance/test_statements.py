@@ -77,6 +77,10 @@ def test_no_call_reads_the_whole_table(
     clock.advance(40 * SECOND)
     if database.dialect.name == "postgresql":
         database.statement(lambda tx: tx.execute(text("ANALYZE")))
+    elif database.dialect.name == "mysql":
+        # It plans by figures that it gathers in its own time, and goes through all of a small table.
+        send(store, *map(str, range(300)), queue="full")
+        database.statement(lambda tx: tx.execute(text(f"ANALYZE TABLE {database.tables.message.name}")).all())
     with executed() as statements:
         CALLS[call](store, lessee, lease)
 
@@ -102,6 +106,7 @@ def explainable(statement: str) -> bool:
         ("start", 1),
         ("release", 2),
         ("next due", 1),
+        ("promote", 1),
         ("next expiry", 1),
     ],
 )
