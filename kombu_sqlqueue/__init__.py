@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         SQLQueueError,
         StoreUnavailableError,
     )
+    from .grouping import bulk_publish
 
 __all__ = [
     "ConfigurationError",
@@ -34,11 +35,12 @@ __all__ = [
     "SchemaError",
     "StoreUnavailableError",
     "__version__",
+    "bulk_publish",
 ]
 
 __version__ = "0.1.0"
 
-_HOMES = {name: ".errors" for name in __all__ if name.endswith("Error")}
+_HOMES = {name: ".errors" for name in __all__ if name.endswith("Error")} | {"bulk_publish": ".grouping"}
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.exceptions import EncodeError
 
 from .ahead import Ahead
+from .batching import current_batch
 from .declaring import Declaring, not_found
 from .envelope import MAX_PRIORITY, pack, unpack
 from .errors import ConfigurationError, MessageTooBigError
@@ -97,7 +98,10 @@ class Channel(Declaring):
             self._publish(messages, replaced_by(envelope, origin=self._origin, tracks_started=self.tracks_started))
 
     def _publish(self, messages: list[NewMessage], replaces: Lease | None) -> None:
-        if not self._process.messages.publish(messages, replaces=replaces):
+        batch = current_batch()
+        if batch is not None and replaces is None:
+            batch.add(self._process.messages, messages)
+        elif not self._process.messages.publish(messages, replaces=replaces):
             logger.warning("a retry was not sent: the lease of its task was lost, so another worker runs the task")
 
     # -- consuming ------------------------------------------------------------------------

@@ -7,14 +7,18 @@ from typing import Any
 
 from celery import signals
 
+from . import grouping
+
 __all__ = ["install"]
 
 
 def install() -> None:
-    """Give every worker of this process whose broker is ours what it needs, and Flower. Safe to call twice.
+    """Let groups be sent in bulk, and give every worker of this process whose broker is ours what it needs,
+    and Flower. Safe to call twice.
 
     Flower makes a connection before it asks for queues, and only then is there a transport to call this.
     """
+    grouping.install()
     signals.worker_init.connect(_prepare_worker, weak=False, dispatch_uid="sqlqueue")
     if "flower" in sys.modules:
         from .contrib import flower

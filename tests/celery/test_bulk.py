@@ -1,0 +1,125 @@
+"""What is sent in bulk is stored in one go: all of it or nothing, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from celery import Celery, chain, chord, group
+from kombu.exceptions import EncodeError, OperationalError
+from sqlalchemy import event
+
+from kombu_sqlqueue import bulk_publish
+from kombu_sqlqueue.options import DatabaseOptions
+from kombu_sqlqueue.process import process_for
+
+from ..databases import migrate
+from .workers import Site, eventually
+
+
+@pytest.fixture
+def app(database_options: DatabaseOptions) -> Iterator[Celery]:
+    url = f"sqlqueue+{database_options.url}"
+    app = Celery("bulk", broker=url, backend=url, set_as_current=False)
+    app.conf.broker_transport_options = {"schema": database_options.schema}
+    app.conf.task_default_queue = "bulk"
+
+    # The first use brings the transport, and with it what it does to groups.
+    app.send_task("noop")
+    messages = process_for(database_options).messages
+    messages.purge("bulk")
+    yield app
+    messages.purge("bulk")
+    app.close()
+    process_for(database_options).close()
+
+
+@pytest.fixture
+def commits(app: Celery, database_options: DatabaseOptions) -> Iterator[list[str]]:
+    """The commits that this process asks for."""
+    seen: list[str] = []
+
+    def note(connection) -> None:
+        seen.append("commit")
+
+    engine = process_for(database_options).database.engine
+    event.listen(engine, "commit", note)
+    yield seen
+    event.remove(engine, "commit", note)
+
+
+def waiting(database_options: DatabaseOptions) -> int:
+    return sum(counts.ready for counts in process_for(database_options).messages.counts(["bulk"]))
+
+
+def test_a_group_is_one_transaction(app: Celery, commits: list[str], database_options: DatabaseOptions):
+    group(app.signature("noop", (i,)) for i in range(50)).apply_async()
+
+    assert commits.count("commit") <= 2  # SQLite ends what only read with one, too
+    assert waiting(database_options) == 50
+
+
+def test_bulk_publish_is_one_transaction_and_keeps_the_order(
+    app: Celery, commits: list[str], database_options: DatabaseOptions
+):
+    results = bulk_publish(app.signature("noop", (i,)) for i in range(50))
+
+    assert commits.count("commit") <= 2
+    messages = process_for(database_options).messages
+    lessee = messages.enrol("reader", lease_for=timedelta(minutes=1))
+    claimed = messages.claim(["bulk"], limit=50, lessee=lessee)
+    assert [f'"id":"{result.id}"' in delivery.envelope for result, delivery in zip(results, claimed, strict=True)] == [
+        True
+    ] * 50
+
+
+def test_bulk_publish_of_nothing():
+    assert bulk_publish([]) == []
+
+
+def test_an_error_in_the_middle_sends_nothing(app: Celery, database_options: DatabaseOptions):
+    signatures = [app.signature("noop", (1,)), app.signature("noop", (object(),)), app.signature("noop", (3,))]
+    with pytest.raises(EncodeError):
+        bulk_publish(signatures)
+    with pytest.raises(EncodeError):
+        group(signatures).apply_async()
+
+    assert waiting(database_options) == 0
+    app.send_task("noop")
+    assert waiting(database_options) == 1
+
+
+def test_a_group_within_a_group_and_a_chord_are_sent_with_it(app: Celery, database_options: DatabaseOptions):
+    sig = app.signature
+    inner = group(sig("noop", (i,)) for i in range(3))
+    group(sig("noop"), inner, chain(sig("noop"), sig("noop")), chord([sig("noop"), sig("noop")], sig("noop"))).apply_async()
+
+    assert waiting(database_options) == 1 + 3 + 1 + 2
+
+
+def test_a_bulk_that_does_not_fit_raises_and_leaves_nothing(tmp_path: Path):
+    options = DatabaseOptions(f"sqlite:///{tmp_path}/queue.db")
+    migrate(options)
+    database = process_for(options).database
+    event.listen(database.engine, "connect", lambda connection, record: connection.execute("PRAGMA max_page_count = 200"))
+    app = Celery("bulk", broker=f"sqlqueue+{options.url}", set_as_current=False)
+    app.send_task("noop", queue="bulk")
+
+    big = [app.signature("noop", ("x" * 200_000,), queue="bulk") for _ in range(10)]
+    with pytest.raises(OperationalError, match="disk is full"):
+        group(big).apply_async(retry=False)
+    with pytest.raises(OperationalError, match="disk is full"):
+        bulk_publish(big, retry_policy={"max_retries": 1, "interval_start": 0.01})
+    assert waiting(options) == 1
+    process_for(options).close()
+
+
+def test_workers_run_all_of_a_bulk(site: Site):
+    site.worker()
+    bulk_publish(site.task("record", f"bulk {i}") for i in range(120))
+
+    eventually(lambda: len(site.marks()) == 120)
+    assert sorted(site.marks()) == sorted(f"bulk {i}" for i in range(120))
+    eventually(lambda: site.waiting() == 0)
