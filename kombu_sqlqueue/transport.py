@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import socket
 import sys
 import time
@@ -39,10 +40,12 @@ BUSY_AFTER = 20
 BUSY_FOR = 0.25
 #: Seconds after which queues that were found empty are looked at again while nobody wakes us.
 LOOK_AGAIN_AFTER = 0.04
+#: Where each message is announced, looking without being told is the last resort: once in so many intervals.
+TRUST = 5
 #: Write what was settled before a claim if it is this much.
 SETTLE_AT = 16
 #: The first due moment is asked for again at least this often, in seconds.
-LOOK_AHEAD_EVERY = 5.0
+LOOK_AHEAD_EVERY = 10.0
 #: How many due messages one transaction promotes.
 PROMOTE_BATCH = 500
 
@@ -75,9 +78,10 @@ class Transport(virtual.Transport):
         self._first = 0
         self._full_claims = 0
         self._busy_until = 0.0
+        self._heard = False
         self._armed = False
         self._patience = 0
-        self._next_due = 0.0
+        self._next_due = math.inf
         self._look_ahead_at = 0.0
 
     # -- the process's share --------------------------------------------------------------
@@ -272,6 +276,10 @@ class Transport(virtual.Transport):
                 self._armed = False
         if found and not self._listening().announces:
             self._patience = 0
+        if wanting and not found and self._heard:
+            # Most often another has it. Or it was placed before what we have claimed, and is found after a while.
+            self._patience = min(self._patience, len(IMPATIENCE) - 1)
+        self._heard = False
         return found > 0
 
     def _settle(self) -> None:
@@ -294,7 +302,10 @@ class Transport(virtual.Transport):
     @property
     def look_again_after(self) -> float:
         """After how many seconds to look again at queues that were found empty, if nobody tells of them."""
-        return self.options.polling_interval.total_seconds() if self._armed else LOOK_AGAIN_AFTER
+        if not self._armed:
+            return LOOK_AGAIN_AFTER
+        seconds = self.options.polling_interval.total_seconds()
+        return seconds * TRUST if self._listening().announces else seconds
 
     def _pause(self) -> float:
         """Nothing is ready, or nobody has room: how many seconds to wait at most."""
@@ -313,7 +324,7 @@ class Transport(virtual.Transport):
         if now >= self._look_ahead_at:
             due_in = self.process.messages.next_due()
             self._look_ahead_at = now + LOOK_AHEAD_EVERY
-            self._next_due = now + (LOOK_AHEAD_EVERY if due_in is None else due_in.total_seconds())
+            self._next_due = math.inf if due_in is None else now + due_in.total_seconds()
 
     def _promote(self) -> None:
         due = time.monotonic() >= self._next_due
@@ -328,6 +339,7 @@ class Transport(virtual.Transport):
         if heard is None:
             self._look_everywhere()
         elif heard:
+            self._heard = True
             queues = queues_in(heard)
             for channel in list(self.channels):
                 channel.look(queues)

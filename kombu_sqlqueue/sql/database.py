@@ -23,7 +23,7 @@ from ..clock import Clock
 from ..errors import ConfigurationError, MessageTooBigError, OutcomeUnknownError, SchemaError, StoreUnavailableError
 from ..options import DatabaseOptions
 from ..topics import waited_as
-from .dialect import Capability, Dialect, Trouble, Waker
+from .dialect import COMMITS_ITSELF, Capability, Dialect, Trouble, Waker
 from .direct import Direct
 from .gate import GATE
 from .schema import Tables
@@ -52,7 +52,7 @@ class Database:
         self.tables = Tables(options.table_prefix, options.schema)
         self.dialect = dialect_for(options.url)
         self.engine = self.dialect.create_engine(options)
-        self._statements = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._statements = self.engine.execution_options(**{COMMITS_ITSELF: True})
         self._inherited: list[Pool] = []
         self._joined: ContextVar[Connection | None] = ContextVar("joined", default=None)
 
@@ -191,7 +191,7 @@ class Database:
         return self._aside if self.in_transaction else self.engine
 
     def _free_statements(self) -> Engine:
-        return self._aside.execution_options(isolation_level="AUTOCOMMIT") if self.in_transaction else self._statements
+        return self._aside.execution_options(**{COMMITS_ITSELF: True}) if self.in_transaction else self._statements
 
     @cached_property
     def _aside(self) -> Engine:

@@ -78,6 +78,11 @@ class Dead:
             tx.execute(insert(self._dead).from_select(*self._as_dead(reason, report)), ids)
             tx.execute(delete(self._message).where(self._given(self._message.c.id)), ids)
 
+    def has_reports(self, tx: Connection) -> bool:
+        """Whether the failure of a message is to be recorded now."""
+        due = self._dead.c.report_at <= self._database.now()
+        return tx.scalar(select(self._dead.c.id).where(due).limit(1)) is not None
+
     def claim_reports(self, tx: Connection, *, limit: int, lease_for: timedelta) -> list[DeadMessage]:
         d, now = self._dead, self._database.now()
         due = select(d).where(d.c.report_at <= now).order_by(d.c.report_at).limit(limit)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..options import DatabaseOptions
     from .schema import Tables
 
-__all__ = ["Capability", "Dialect", "Trouble", "Waker"]
+__all__ = ["COMMITS_ITSELF", "Capability", "Dialect", "Trouble", "Waker"]
 
 
 class Capability(enum.Enum):
@@ -69,6 +69,16 @@ class Waker(Protocol):
         """Make a `wait` in another thread return soon."""
 
     def close(self) -> None: ...
+
+
+#: The execution option of a statement that commits itself. Switching the isolation level for it would
+#: cost more than the statement.
+COMMITS_ITSELF = "sqlqueue_commits_itself"
+
+
+def commits_itself(connection: Connection) -> bool:
+    """Whether no transaction is to begin where SQLAlchemy begins one."""
+    return bool(connection.get_execution_options().get(COMMITS_ITSELF))
 
 
 class Dialect(Protocol):

@@ -75,6 +75,9 @@ class Floors:
         with self._lock:
             if self._ticked_at is not None and now < self._ticked_at + TICK:
                 return False
+            if self._ticked_at is not None and not self._open and all(each == self._floors for each in self._recent):
+                # The floors have rested for two ticks: whoever has begun since is placed after them.
+                return False
             self._ticked_at = now
             return True
 
@@ -87,7 +90,8 @@ class Floors:
                 if tick.next_id <= oldest_open:
                     self._go_back(tick.begin)
             self._open = [tick for tick in self._open if tick.next_id > oldest_open]
-            self._open.append(_Tick(next_id, two_ago))
+            if two_ago != self._floors:
+                self._open.append(_Tick(next_id, two_ago))
             if len(self._open) > MOST_TICKS:
                 self._open = list(_merged(self._open))
             self._forget(now)

@@ -12,6 +12,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from ..errors import SQLQueueError, StoreUnavailableError
 from ..topics import later_topic, queue_topic
+from .dialect import COMMITS_ITSELF
 from .gate import GATE
 from .schema import Tables
 
@@ -34,7 +35,7 @@ class Glancer:
     """
 
     def __init__(self, engine: Engine, tables: Tables) -> None:
-        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._engine = engine.execution_options(**{COMMITS_ITSELF: True})
         m = tables.message.c
         self._last = select(func.max(m.id))
         self._new = select(m.id, m.queue, m.due_at).where(m.id > bindparam("seen")).order_by(m.id).limit(MOST)

@@ -145,6 +145,9 @@ class SQLMessageStore:
     # -- dead messages --------------------------------------------------------------------
 
     def claim_reports(self, *, limit: int, lease_for: timedelta) -> list[DeadMessage]:
+        # Nearly always there are none.
+        if not self._work.statement(self._dead.has_reports):
+            return []
         return self._work.run(lambda tx: self._dead.claim_reports(tx, limit=limit, lease_for=lease_for))
 
     def reported(self, ids: Collection[int]) -> None:

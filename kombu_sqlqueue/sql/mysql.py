@@ -24,7 +24,7 @@ from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidatePoolError
 
 from ..errors import ConfigurationError, StoreUnavailableError
-from .dialect import Capability, Trouble
+from .dialect import Capability, Trouble, commits_itself
 
 if TYPE_CHECKING:
     from ..options import DatabaseOptions
@@ -253,7 +253,7 @@ def _if_holds(table: Any, where: ColumnElement[bool], new: Mapping[str, Any]) ->
 
 
 def _begin(connection: Connection) -> None:
-    if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+    if not commits_itself(connection):
         driver: Any = connection.connection.driver_connection
         driver.begin()
 

@@ -30,7 +30,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from ..errors import ConfigurationError
 from ..topics import queue_topic
 from .connecting import Connector, completed
-from .dialect import Capability, Trouble
+from .dialect import Capability, Trouble, commits_itself
 
 if TYPE_CHECKING:
     from ..options import DatabaseOptions
@@ -76,7 +76,8 @@ class PostgreSQL:
         try:
             engine = sa.create_engine(
                 completed(options.url),
-                isolation_level="READ COMMITTED",
+                # Each statement commits itself unless we begin a transaction.
+                isolation_level="AUTOCOMMIT",
                 hide_parameters=True,
                 use_native_hstore=False,
                 pool_size=options.pool_size,
@@ -88,6 +89,7 @@ class PostgreSQL:
                 f"the PostgreSQL driver cannot be loaded ({error}): pip install 'kombu-sqlqueue[postgresql]'"
             ) from error
         event.listen(engine, "do_connect", Connector(make_url(options.url)).connect)
+        event.listen(engine, "begin", _begin)
         event.listen(engine, "handle_error", _drop_useless)
         return engine
 
@@ -200,6 +202,12 @@ class PostgreSQL:
 
 def _microseconds(instant: ColumnElement[Any]) -> ColumnElement[int]:
     return sa.cast(sa.extract("epoch", instant) * 1_000_000, BigInteger)
+
+
+def _begin(connection: Connection) -> None:
+    if not commits_itself(connection):
+        driver: Any = connection.connection.driver_connection
+        driver.execute("BEGIN ISOLATION LEVEL READ COMMITTED", prepare=False)
 
 
 def _drop_useless(context: ExceptionContext) -> None:

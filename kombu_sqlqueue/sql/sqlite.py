@@ -32,7 +32,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from ..errors import ConfigurationError, StoreUnavailableError
-from .dialect import Capability, Trouble
+from .dialect import Capability, Trouble, commits_itself
 from .watch import File, Memory, Watcher
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def _absolute(url: URL) -> URL:
 
 
 def _begin(connection: Connection) -> None:
-    if not _commits_itself(connection):
+    if not commits_itself(connection):
         _driver(connection).begin()
 
 
@@ -271,10 +271,6 @@ def _begin_to_write(connection: Connection, cursor: Any, statement: str, *rest: 
     driver = _driver(connection)
     if not driver.in_transaction and not statement.lstrip().upper().startswith(("SELECT", "PRAGMA", "EXPLAIN")):
         driver.begin()
-
-
-def _commits_itself(connection: Connection) -> bool:
-    return connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
 
 
 def _driver(connection: Connection) -> _Connection:

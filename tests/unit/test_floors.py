@@ -149,9 +149,32 @@ def test_only_one_of_those_who_ask_is_to_tick():
     floors = Floors()
 
     assert floors.wants_tick(0)
+    floors.claimed({}, {LANE: 1000}, [])
     assert not floors.wants_tick(TICK / 2)
     assert floors.wants_tick(TICK)
     assert not floors.wants_tick(TICK)
+
+
+def test_nobody_ticks_while_the_floors_rest():
+    """Whoever begins to write then is placed after them; who was writing before is waited for."""
+    floors = Floors()
+
+    def ticks_until(last: int, *, oldest_open: int) -> int:
+        """How often was ticked until then, a tick a second, while this transaction was the oldest open one."""
+        ticks = 0
+        for now in range(last - 19, last + 1):
+            if floors.wants_tick(now):
+                floors.tick(oldest_open, 20, now)
+                ticks += 1
+        return ticks
+
+    assert ticks_until(20, oldest_open=20) == 1
+    claimed(floors, 1000)
+    assert ticks_until(40, oldest_open=20) < 5
+    claimed(floors, 2000)
+    assert ticks_until(60, oldest_open=5) == 20
+    assert ticks_until(80, oldest_open=20) < 5
+    assert ticks_until(100, oldest_open=20) == 0
 
 
 @dataclass
