@@ -20,6 +20,7 @@ from .envelope import MAX_PRIORITY, pack, unpack
 from .errors import ConfigurationError, MessageTooBigError
 from .keeper import LeaseKeeper
 from .messages import Delivery, Lease, NewMessage, Outcome, Reason
+from .pidbox import command_in
 from .qos import QoS
 from .retrying import replaced_by
 from .revoking import revocations_in
@@ -86,7 +87,8 @@ class Channel(Declaring):
         transient = message["properties"].get("delivery_mode") == TRANSIENT
         queues = self._process.routes.route(exchange or "", routing_key or "", transient=transient)
         messages = [envelope.addressed(queue) for queue in queues]
-        revocations = revocations_in(exchange, message) if exchange else []
+        command = command_in(exchange, message) if exchange else None
+        revocations = revocations_in(command) if command else []
         if revocations:
             with self._process.database.transaction():
                 self._process.revocations.revoke(revocations)
