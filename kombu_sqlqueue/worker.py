@@ -105,7 +105,7 @@ class RevokedStep(bootsteps.StartStopStep):
         self._again: Any = None
 
     def start(self, consumer: Any) -> None:
-        """Called at each connection, and from then on often enough: Celery itself forgets after some hours."""
+        """Called at each connection, and from then on often enough: of many, Celery itself forgets the older."""
         store = consumer.connection.transport.process.revocations
         self._remember(store)
         self._again = consumer.timer.call_repeatedly(REMIND_EVERY, self._remind, (store,))
