@@ -34,8 +34,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two claims of a channel whose queues were found empty and announce nothing.
 LOOK_AGAIN_AFTER = 0.04
-#: AMQP's delivery mode of a message that need not survive.
-TRANSIENT = 1
 
 
 class Channel(Declaring):
@@ -84,8 +82,7 @@ class Channel(Declaring):
             raise MessageTooBigError(
                 f"the message has {envelope.size} bytes, max_message_bytes allows {limit}: pass a reference to the data instead"
             )
-        transient = message["properties"].get("delivery_mode") == TRANSIENT
-        queues = self._process.routes.route(exchange or "", routing_key or "", transient=transient)
+        queues = self._process.routes.route(exchange or "", routing_key or "", transient=envelope.transient)
         messages = [envelope.addressed(queue) for queue in queues]
         command = command_in(exchange, message) if exchange else None
         revocations = revocations_in(command) if command else []
