@@ -32,10 +32,12 @@ def flower(request: pytest.FixtureRequest, site: Site, tmp_path_factory: pytest.
     """Started next to the app, and with nothing but a URL, where no app can be found."""
     how = ["-A", TASKS] if request.param == "app" else [f"--broker={bare_url(site)}"]
     flower = Flower(site, *how, directory=None if request.param == "app" else tmp_path_factory.mktemp("nowhere"))
-    flower.wait_ready()
-    eventually(lambda: "enabled by remote" in site.workers[0].text)
-    yield flower
-    flower.kill()
+    try:
+        flower.wait_ready()
+        eventually(lambda: "enabled by remote" in site.workers[0].text)
+        yield flower
+    finally:
+        flower.kill()
 
 
 def state(flower: Flower, task_id: str) -> str | None:
@@ -161,11 +163,14 @@ def test_killed_flowers_leave_nothing_behind(site: Site):
     """Five, killed while events pour in: their queues, bindings, consumers and messages go, as if they had never been."""
     before = rows(site)
     for _ in range(5):
-        flower = Flower(site, "-A", TASKS).wait_ready()
-        for number in range(LOAD):
-            site.send("add", number, 1)
-        eventually(lambda flower=flower: flower.get("/api/tasks", limit=1))
-        flower.kill()
+        flower = Flower(site, "-A", TASKS)
+        try:
+            flower.wait_ready()
+            for number in range(LOAD):
+                site.send("add", number, 1)
+            eventually(lambda flower=flower: flower.get("/api/tasks", limit=1))
+        finally:
+            flower.kill()
 
     assert rows(site) - before
     eventually(lambda: site.waiting() == 0)
