@@ -21,6 +21,7 @@ from .envelope import MAX_PRIORITY, pack, unpack
 from .errors import ConfigurationError, MessageTooBigError
 from .keeper import LeaseKeeper
 from .messages import Delivery, Lease, NewMessage, Outcome, Reason
+from .pidbox import command_in
 from .qos import QoS
 from .retrying import replaced_by
 from .revoking import revocations_in
@@ -34,8 +35,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds after which a loop that delivers, where tasks run within it, looks at what else there is.
 DELIVER_FOR = 0.02
-#: AMQP's delivery mode of a message that need not survive.
-TRANSIENT = 1
 
 
 class Channel(Declaring):
@@ -86,10 +85,10 @@ class Channel(Declaring):
             raise MessageTooBigError(
                 f"the message has {envelope.size} bytes, max_message_bytes allows {limit}: pass a reference to the data instead"
             )
-        transient = message["properties"].get("delivery_mode") == TRANSIENT
-        queues = self._process.routes.route(exchange or "", routing_key or "", transient=transient)
+        queues = self._process.routes.route(exchange or "", routing_key or "", transient=envelope.transient)
         messages = [envelope.addressed(queue) for queue in queues]
-        revocations = revocations_in(exchange, message) if exchange else []
+        command = command_in(exchange, message) if exchange else None
+        revocations = revocations_in(command) if command else []
         if revocations:
             with self._process.database.transaction():
                 self._process.revocations.revoke(revocations)

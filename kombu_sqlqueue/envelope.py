@@ -22,6 +22,8 @@ ORIGIN = "sqlqueue_origin"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON = "application/json"
+#: AMQP's delivery mode of a message that need not survive.
+_TRANSIENT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Envelope:
     task_id: str | None
     task: str | None
     retries: int
+    transient: bool
 
     @property
     def size(self) -> int:
@@ -53,6 +56,7 @@ class Envelope:
             expires_in=queue.arguments.lifetime(self.expires_in),
             task_id=self.task_id,
             task=self.task,
+            transient=self.transient,
         )
 
 
@@ -93,6 +97,8 @@ def pack(message: Mapping[str, Any], exchange: str, routing_key: str, *, lower_f
         task_id=task.get("id"),
         task=task.get("task"),
         retries=task.get("retries") or 0,
+        # Events, remote commands and the answers to them. A task is kept, whatever its mode.
+        transient=not task and properties.get("delivery_mode") == _TRANSIENT,
     )
 
 

@@ -45,7 +45,8 @@ class NewMessage:
     """A message to be stored in one queue.
 
     `due_at` is an instant (microseconds since 1970-01-01 UTC, None for at once);
-    `expires_in` is how long after its publication nobody wants it any more.
+    `expires_in` is how long after its publication nobody wants it any more. A `transient` one may
+    be lost if the database crashes right afterwards.
     """
 
     queue: str
@@ -56,6 +57,7 @@ class NewMessage:
     expires_in: timedelta | None = None
     task_id: str | None = None
     task: str | None = None
+    transient: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 __all__ = ["Revocation", "RevocationStore", "revocations_in"]
-
-#: Celery's exchanges for remote commands are called so, whatever the app calls its own.
-PIDBOX = ".pidbox"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,37 +34,34 @@ class RevocationStore(Protocol):
         """Forget up to `limit` of what has been remembered long enough; the answer is how many."""
 
 
-def revocations_in(exchange: str, message: Mapping[str, Any]) -> list[Revocation]:
-    """What a message revokes: nothing, unless it is a remote command to all workers to revoke something."""
-    if not exchange.endswith(PIDBOX) or message.get("content-type") != "application/json":
+def revocations_in(command: Mapping[str, Any]) -> list[Revocation]:
+    """What a remote command revokes: nothing, unless it is one to all workers to revoke something."""
+    if command.get("destination") or command.get("pattern"):
         return []
     try:
-        command = json.loads(message["body"])
-        if command.get("destination"):
-            return []
-        return _READERS.get(command.get("method"), _nothing)(command["arguments"])
+        return _READERS.get(command.get("method", ""), _nothing)(command["arguments"])
     except (ValueError, TypeError, KeyError, AttributeError):
         return []  # no command that a worker would understand
 
 
 def _tasks(arguments: Mapping[str, Any]) -> list[Revocation]:
     ids = arguments["task_id"]
-    return [Revocation(str(id)) for id in (ids if isinstance(ids, list) else [ids])]
+    return [Revocation(str(id)) for id in _each(ids)]
 
 
 def _stamps(arguments: Mapping[str, Any]) -> list[Revocation]:
     headers = arguments["headers"]
     if isinstance(headers, list):  # as the command line sends them
         headers = dict(each.split("=", 1) for each in headers)
-    return [
-        Revocation(json.dumps(stamp), header)
-        for header, stamps in headers.items()
-        for stamp in (stamps if isinstance(stamps, list) else [stamps])
-    ]
+    return [Revocation(json.dumps(stamp), header) for header, stamps in headers.items() for stamp in _each(stamps)]
+
+
+def _each(given: Any) -> Collection[Any]:
+    return given if isinstance(given, list | tuple | set | frozenset) else [given]
 
 
 def _nothing(arguments: Mapping[str, Any]) -> list[Revocation]:
     return []
 
 
-_READERS = {"revoke": _tasks, "revoke_by_stamped_headers": _stamps}
+_READERS = {"revoke": _tasks, "terminate": _tasks, "revoke_by_stamped_headers": _stamps}

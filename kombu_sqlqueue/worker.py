@@ -7,6 +7,7 @@ watches the pool to know. It also records the failure of tasks that died with th
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -16,14 +17,20 @@ from celery.concurrency.solo import TaskPool as SoloPool
 from celery.worker import state
 
 from .channel import Channel
+from .errors import SQLQueueError
 from .keeper import Chore
 from .messages import Lease
 from .options import hide_password
 from .reporting import Reporter
+from .revoking import RevocationStore
 from .unhandled import Unhandled
 
 __all__ = ["RevokedStep", "SQLQueueStep"]
 
+logger = logging.getLogger(__name__)
+
+#: Seconds between two times that a worker is told what was revoked: less than Celery keeps it in mind.
+REMIND_EVERY = min(3600.0, state.REVOKE_EXPIRES / 2)
 #: Seconds between two looks for parked messages whose task this worker knows.
 UNPARK_EVERY = 10.0
 
@@ -93,8 +100,29 @@ class RevokedStep(bootsteps.StartStopStep):
     # Later commands reach the worker's mailbox, and no task is taken in before the steps have started.
     requires = ("celery.worker.consumer.control:Control",)
 
+    def __init__(self, consumer: Any, **kwargs: Any) -> None:
+        super().__init__(consumer, **kwargs)
+        self._again: Any = None
+
     def start(self, consumer: Any) -> None:
-        for revocation in consumer.connection.transport.process.revocations.revoked():
+        """Called at each connection, and from then on often enough: of many, Celery itself forgets the older."""
+        store = consumer.connection.transport.process.revocations
+        self._remember(store)
+        self._again = consumer.timer.call_repeatedly(REMIND_EVERY, self._remind, (store,))
+
+    def stop(self, consumer: Any) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+
+    def _remind(self, store: RevocationStore) -> None:
+        try:
+            self._remember(store)
+        except SQLQueueError as error:
+            logger.warning("could not read again what was revoked: %s", error)
+
+    def _remember(self, store: RevocationStore) -> None:
+        for revocation in store.revoked():
             if revocation.stamp:
                 stamps = state.revoked_stamps.setdefault(revocation.stamp, [])
                 if (stamp := json.loads(revocation.value)) not in stamps:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -58,12 +57,6 @@ class Database:
 
     def __repr__(self) -> str:
         return f"<Database {self.options.safe_url}>"
-
-    @property
-    def channel(self) -> str:
-        """The name under which its processes wake each other: one a prefix and schema."""
-        of = f"{self.options.schema or ''}.{self.options.table_prefix}"
-        return f"sqlqueue_{hashlib.sha256(of.encode()).hexdigest()[:16]}"
 
     def now(self) -> ColumnElement[int]:
         """The time, as the database sees it when the statement runs, however long ago it was built."""
@@ -152,7 +145,7 @@ class Database:
     @cached_property
     def announcement(self) -> Select[int, int] | None:
         """As `Dialect.announcement`."""
-        return self.dialect.announcement(self.tables, self.channel, self.now())
+        return self.dialect.announcement(self.tables, self.now())
 
     @cached_property
     def _announce(self) -> Direct | None:
@@ -160,15 +153,15 @@ class Database:
 
     def announcing(self, write: Any, topic: ColumnElement[str], waited_as: str) -> Executable:
         """As `Dialect.announcing`."""
-        return self.dialect.announcing(write, self.tables, self.channel, topic, waited_as, now=self.now())
+        return self.dialect.announcing(write, self.tables, topic, waited_as, now=self.now())
 
     def announcing_queues(self, write: Update, queue: ColumnElement[str]) -> Executable | None:
         """As `Dialect.announcing_queues`."""
-        return self.dialect.announcing_queues(write, queue, self.tables, self.channel, now=self.now())
+        return self.dialect.announcing_queues(write, queue, self.tables, now=self.now())
 
     def waker(self) -> Waker | None:
         """As `Dialect.waker`."""
-        return self.dialect.waker(self.engine, self.tables, self.channel)
+        return self.dialect.waker(self.engine, self.tables)
 
     def ping(self) -> None:
         """Touch the database. Raises StoreUnavailableError if it is away."""

@@ -139,7 +139,7 @@ class Dialect(Protocol):
     def next_position(self, tables: Tables) -> ColumnElement[int] | None:
         """A number above all it gave before, as an expression that makes nobody wait; None if there is none."""
 
-    def announcement(self, tables: Tables, channel: str, now: ColumnElement[int]) -> Select[int, int] | None:
+    def announcement(self, tables: Tables, now: ColumnElement[int]) -> Select[int, int] | None:
         """Wakes who waits for the rows (topic, waited_as) given as `announced`, when the transaction commits.
 
         It selects how many were announced and the `transaction_id`. None where there is nothing to
@@ -147,7 +147,7 @@ class Dialect(Protocol):
         """
 
     def announcing(
-        self, write: Any, tables: Tables, channel: str, topic: ColumnElement[str], waited_as: str, *, now: ColumnElement[int]
+        self, write: Any, tables: Tables, topic: ColumnElement[str], waited_as: str, *, now: ColumnElement[int]
     ) -> Executable:
         """`write`, an INSERT of one row, that announces the topic to who waits, too, if it takes effect.
 
@@ -155,14 +155,14 @@ class Dialect(Protocol):
         """
 
     def announcing_queues(
-        self, write: Update, queue: ColumnElement[str], tables: Tables, channel: str, *, now: ColumnElement[int]
+        self, write: Update, queue: ColumnElement[str], tables: Tables, *, now: ColumnElement[int]
     ) -> Executable | None:
         """`write`, which makes messages ready, telling those who wait for their `queue`; it need not be on disk.
 
         It selects how many messages it changed, and something else. None where that takes more than a statement.
         """
 
-    def waker(self, engine: Engine, tables: Tables, channel: str) -> Waker | None:
+    def waker(self, engine: Engine, tables: Tables) -> Waker | None:
         """What to wait on, or None where polling is all there is."""
 
     def horizon(self) -> Select[int, int] | None:

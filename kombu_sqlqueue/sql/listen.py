@@ -17,7 +17,7 @@ __all__ = ["Listener"]
 
 
 class Listener:
-    """Hears what is announced on one channel. `wait` belongs to one thread, `interrupt` to any."""
+    """Hears what is announced on the channel that the query `channel` names. `wait` belongs to one thread, `interrupt` to any."""
 
     def __init__(self, parameters: Mapping[str, Any], channel: str) -> None:
         self._parameters = parameters
@@ -54,7 +54,8 @@ class Listener:
 
     def _connect(self) -> psycopg.Connection[Any]:
         connection = psycopg.connect(**self._parameters, autocommit=True)
-        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+        [[channel]] = connection.execute(self._channel)
+        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         return connection
 
     def _wait(self, connection: psycopg.Connection[Any], timeout: float) -> frozenset[str]:

@@ -58,17 +58,20 @@ class SQLMessageStore:
             self._publishing.remember_lanes(lanes)
             lanes = set()
 
+        own = self._work.own and not self._database.in_transaction
+        unhurried = own and replaces is None and all(message.transient for message in messages)
+
         def publish(tx: Connection) -> bool:
             if replaces is not None and not self._publishing.replace(tx, replaces):
                 return False
             if lanes:
                 self._publishing.add_lanes(tx, lanes)
             if messages:
-                self._publishing.store(tx, messages)
+                self._publishing.store(tx, messages, unhurried=unhurried)
             return True
 
         published = self._work.run(publish, repeatable=False, joins=True)
-        if published and self._work.own and not self._database.in_transaction:
+        if published and own:
             self._publishing.remember_lanes(lanes)
         return published
 

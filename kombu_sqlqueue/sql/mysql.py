@@ -194,20 +194,20 @@ class MySQL:
         # some messages overtake others, and nothing else: claims begin at the head of a lane here.
         return self.now()
 
-    def announcement(self, tables: Tables, channel: str, now: ColumnElement[int]) -> None:
+    def announcement(self, tables: Tables, now: ColumnElement[int]) -> None:
         """None: who waits looks for new messages."""
 
     def announcing(
-        self, write: Any, tables: Tables, channel: str, topic: ColumnElement[str], waited_as: str, *, now: ColumnElement[int]
+        self, write: Any, tables: Tables, topic: ColumnElement[str], waited_as: str, *, now: ColumnElement[int]
     ) -> Executable:
         raise NotImplementedError("no statement tells here whether it took effect: ask for UPDATE_RETURNING first")
 
     def announcing_queues(
-        self, write: Any, queue: ColumnElement[str], tables: Tables, channel: str, *, now: ColumnElement[int]
+        self, write: Any, queue: ColumnElement[str], tables: Tables, *, now: ColumnElement[int]
     ) -> None:
         return None
 
-    def waker(self, engine: Engine, tables: Tables, channel: str) -> Glancer:
+    def waker(self, engine: Engine, tables: Tables) -> Glancer:
         from .glance import Glancer
 
         return Glancer(engine, tables)

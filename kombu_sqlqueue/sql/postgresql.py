@@ -147,38 +147,39 @@ class PostgreSQL:
     def next_position(self, tables: Tables) -> ColumnElement[int]:
         return tables.positions.next_value()
 
-    def announcement(self, tables: Tables, channel: str, now: ColumnElement[int]) -> Select[int, int]:
+    def announcement(self, tables: Tables, now: ColumnElement[int]) -> Select[int, int]:
         # A notification takes a lock that all committers share: only where someone waits.
         announced = self.rows("announced", topic=Text, waited_as=Text)
         waiter = tables.waiter.c
         waits = select(1).where(waiter.topic == announced.c.waited_as, waiter.expires_at > now)
-        notified = func.count(func.pg_notify(channel, announced.c.topic))
+        notified = func.count(func.pg_notify(_channel(tables), announced.c.topic))
         return select(notified, func.txid_current().label("transaction_id")).where(waits.exists())
 
     def announcing(
-        self, write: Any, tables: Tables, channel: str, topic: ColumnElement[str], waited_as: str, *, now: ColumnElement[int]
+        self, write: Any, tables: Tables, topic: ColumnElement[str], waited_as: str, *, now: ColumnElement[int]
     ) -> Executable:
         written = write.returning(literal(1).label("written")).cte("written")
         waiter = tables.waiter.c
         waits = select(1).where(waiter.topic == waited_as, waiter.expires_at > now)
-        notified = select(func.count(func.pg_notify(channel, topic))).where(waits.exists()).scalar_subquery()
+        notified = select(func.count(func.pg_notify(_channel(tables), topic))).where(waits.exists()).scalar_subquery()
         return select(written.c.written, notified)
 
     def announcing_queues(
-        self, write: Update, queue: ColumnElement[str], tables: Tables, channel: str, *, now: ColumnElement[int]
+        self, write: Update, queue: ColumnElement[str], tables: Tables, *, now: ColumnElement[int]
     ) -> Select[int, int]:
         written = write.where(self.unhurried()).returning(queue.label("queue")).cte("written")
         topics = select((literal(queue_topic("")) + written.c.queue).label("topic")).distinct().cte("topics")
         waiter = tables.waiter.c
         waits = select(1).where(waiter.topic == topics.c.topic, waiter.expires_at > now)
-        notified = select(func.count(func.pg_notify(channel, topics.c.topic))).where(waits.exists()).scalar_subquery()
+        notified = select(func.count(func.pg_notify(_channel(tables), topics.c.topic))).where(waits.exists()).scalar_subquery()
         return select(select(func.count()).select_from(written).scalar_subquery(), notified)
 
-    def waker(self, engine: Engine, tables: Tables, channel: str) -> Listener:
+    def waker(self, engine: Engine, tables: Tables) -> Listener:
         from .listen import Listener
 
         _, parameters = engine.dialect.create_connect_args(engine.url)
-        return Listener({**parameters, "application_name": "sqlqueue listen"}, channel)
+        channel = select(_channel(tables)).compile(engine, compile_kwargs={"literal_binds": True})
+        return Listener({**parameters, "application_name": "sqlqueue listen"}, str(channel))
 
     def horizon(self) -> Select[int, int]:
         now = func.txid_current_snapshot()
@@ -198,6 +199,13 @@ class PostgreSQL:
         milliseconds = str(wait // timedelta(milliseconds=1))
         tx.execute(select(func.set_config("lock_timeout", milliseconds, True)))
         tx.execute(select(func.pg_advisory_xact_lock(literal(MIGRATION_LOCK, BigInteger))))
+
+
+def _channel(tables: Tables) -> ColumnElement[str]:
+    """The name under which those who share these tables wake each other, by whatever schema or search path they found them."""
+    dialect: Any = pg.dialect
+    waiter = dialect().identifier_preparer.format_table(tables.waiter)
+    return func.concat("sqlqueue_", sa.cast(sa.cast(literal(waiter, Text), pg.REGCLASS), pg.OID))
 
 
 def _microseconds(instant: ColumnElement[Any]) -> ColumnElement[int]:

@@ -61,9 +61,14 @@ class Publishing:
         self._insert = self._build()
         self._insert_rows = self._build_rows()
         announcement = database.announcement
-        self._insert_and_announce: Direct | None = None
+        #: By whether the commit may be lost in a crash; empty where nothing is announced.
+        self._announce: dict[bool, Direct] = {}
+        self._insert_and_announce: dict[bool, Direct] = {}
         if announcement is not None:
-            self._insert_and_announce = Direct(database, announcement.add_cte(self._insert.cte("stored")))
+            stored = self._insert.cte("stored")
+            for unhurried, statement in (False, announcement), (True, announcement.where(database.dialect.unhurried())):
+                self._announce[unhurried] = Direct(database, statement)
+                self._insert_and_announce[unhurried] = Direct(database, statement.add_cte(stored))
 
     def unknown_lanes(self, messages: Iterable[NewMessage]) -> set[Lane]:
         """The lanes of these messages that may lack their row; without it nobody claims from them."""
@@ -83,11 +88,15 @@ class Publishing:
         mine = delete(m).where(m.c.id == lease.message_id, m.c.deliveries == lease.delivery)
         return tx.execute(mine).rowcount == 1 or tx.scalar(select(m.c.id).where(m.c.id == lease.message_id)) is None
 
-    def store(self, tx: Connection, messages: Sequence[NewMessage]) -> None:
-        """Insert the messages in this order, and wake who waits for their queues."""
+    def store(self, tx: Connection, messages: Sequence[NewMessage], *, unhurried: bool) -> None:
+        """Insert the messages in this order, and wake who waits for their queues.
+
+        `unhurried`, the commit of `tx` need not wait for the disk.
+        """
         topics = {(queue_topic if message.due_at is None else later_topic)(message.queue) for message in messages}
-        if len(messages) == 1 and self._insert_and_announce is not None:
-            self._database.announce(tx, topics, by=self._insert_and_announce, parameters=_values(messages[0]))
+        if len(messages) == 1 and self._insert_and_announce:
+            by = self._insert_and_announce[unhurried]
+            self._database.announce(tx, topics, by=by, parameters=_values(messages[0]))
             return
         if len(messages) > 1 and self._insert_rows is not None:
             rows = [tuple(_values(message).values()) for message in messages]
@@ -97,7 +106,7 @@ class Publishing:
             tx.execute(
                 self._insert, [_values(message) | position for message, position in zip(messages, drawn, strict=True)]
             )
-        self._database.announce(tx, topics)
+        self._database.announce(tx, topics, by=self._announce.get(unhurried))
 
     def _build(self) -> Insert:
         """For messages one by one: each a set of parameters."""

@@ -150,21 +150,21 @@ class SQLite:
     def next_position(self, tables: Tables) -> None:
         return None
 
-    def announcement(self, tables: Tables, channel: str, now: ColumnElement[int]) -> None:
+    def announcement(self, tables: Tables, now: ColumnElement[int]) -> None:
         """None: who waits watches the file."""
 
     def announcing(
-        self, write: Any, tables: Tables, channel: str, topic: ColumnElement[str], waited_as: str, *, now: ColumnElement[int]
+        self, write: Any, tables: Tables, topic: ColumnElement[str], waited_as: str, *, now: ColumnElement[int]
     ) -> Executable:
         statement: Executable = write.returning(sa.literal(1))
         return statement
 
     def announcing_queues(
-        self, write: Any, queue: ColumnElement[str], tables: Tables, channel: str, *, now: ColumnElement[int]
+        self, write: Any, queue: ColumnElement[str], tables: Tables, *, now: ColumnElement[int]
     ) -> None:
         return None
 
-    def waker(self, engine: Engine, tables: Tables, channel: str) -> Watcher:
+    def waker(self, engine: Engine, tables: Tables) -> Watcher:
         path = engine.url.database
         return Watcher(lambda: Memory(lambda: self._latest) if path is None else File(path))
 

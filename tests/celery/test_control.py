@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
 import pytest
 from celery.exceptions import TaskRevokedError
+from celery.worker.control import Panel
 from kombu import Queue
 from kombu.common import Broadcast
 
@@ -128,6 +130,64 @@ def test_a_revoked_task_does_not_run_when_it_is_due(site: Site):
     assert site.marks("revoked") == []
 
 
+#: Every command that Celery's workers know, with arguments that change nothing for long.
+COMMANDS: dict[str, dict[str, Any]] = {
+    "active": {},
+    "active_queues": {},
+    "add_consumer": {"queue": "any"},
+    "autoscale": {"max": 3, "min": 1},
+    "cancel_consumer": {"queue": "any"},
+    "clock": {},
+    "conf": {"with_defaults": True},
+    "disable_events": {},
+    "election": {"id": "1", "topic": "task", "action": None},
+    "enable_events": {},
+    "heartbeat": {},
+    "hello": {"from_node": "nobody@test"},
+    "memdump": {"samples": 2},
+    "memsample": {},
+    "objgraph": {"num": 2},
+    "ping": {},
+    "pool_grow": {"n": 1},
+    "pool_restart": {},
+    "pool_shrink": {"n": 1},
+    "query_task": {"ids": ["unknown"]},
+    "rate_limit": {"task_name": f"{TASKS}.echo", "rate_limit": "0"},
+    "registered": {"taskinfoitems": ["rate_limit"]},
+    "report": {},
+    "reserved": {},
+    "revoke": {"task_id": "unknown"},
+    "revoke_by_stamped_headers": {"headers": {"stamp": ["unknown"]}},
+    "revoked": {},
+    "scheduled": {},
+    "stats": {},
+    "terminate": {"task_id": "unknown", "signal": "TERM"},
+    "time_limit": {"task_name": f"{TASKS}.echo", "soft": 50, "hard": 60},
+}
+#: It ends the worker instead of answering.
+UNANSWERED = {"shutdown"}
+#: What the worker was not started with, the machine lacks, or gossip is for: the answer says so.
+REFUSED = {"autoscale", "election", "objgraph", "pool_restart"}
+
+
+def test_no_command_is_left_out():
+    """Whatever Celery adds is to be looked at here."""
+    assert set(Panel.meta) <= COMMANDS.keys() | UNANSWERED
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_pool_answers_every_command(site: Site, command: str):
+    """Each pool does it or says why not; the one with prefork can do all."""
+    answers: dict[str, Any] = {}
+    for reply in site.app.control.broadcast(
+        command, arguments=COMMANDS[command], destination=list(POOLS.values()), reply=True, timeout=60
+    ):
+        answers |= reply
+
+    assert answers.keys() == set(POOLS.values())
+    assert "error" not in (answers[PREFORK] or {}) or command in REFUSED, answers
+
+
 # -- ordering -----------------------------------------------------------------------------
 
 
@@ -196,3 +256,17 @@ def test_a_worker_scales_and_shuts_down(site: Site):
 
     assert worker.process.wait(60) == 0, worker.text
     assert "w4@test.celery.pidbox" not in site.queues()
+
+
+def test_a_pool_is_restarted(site: Site):
+    """By a worker that was started to allow it; its tasks are still watched afterwards."""
+    conf = json.loads(site.environment["TEST_CONF"]) | {"worker_pool_restarts": True}
+    environment, site.environment = site.environment, site.environment | {"TEST_CONF": json.dumps(conf)}
+    worker = site.worker("-Qfive", name="w5")
+    site.environment = environment
+    assert order(site, "pool_restart", to="w5@test") == "reload started"
+    results = [site.send(task, text, 0.1, queue="five") for task in ("sleep_early", "sleep_late") for text in "ab"]
+
+    assert [result.get(timeout=60) for result in results] == ["a", "b", "a", "b"]
+    eventually(lambda: site.waiting("five") == 0)
+    assert worker.stop() == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from celery import chord
 from celery.exceptions import TaskRevokedError
@@ -55,21 +57,64 @@ def test_a_content_type_that_is_not_accepted_is_kept(site: Site):
     eventually(lambda: site.counts().dead == 1)
 
 
-def test_a_revoke_that_no_worker_heard_holds(site: Site):
-    """Queued, delayed, and a part of a chord: none runs, each ends as REVOKED, though workers came later."""
-    queued = site.send("record", "queued")
-    delayed = site.send("record", "delayed", countdown=3)
-    parts = [site.task("add", i, i) for i in range(2)]
-    joined = chord(parts)(site.task("total"))
-    part = joined.parent.results[0]
-    site.app.control.revoke([queued.id, delayed.id, part.id])
+@pytest.mark.parametrize("heard", [False, True], ids=["no worker up", "a worker up"])
+@pytest.mark.parametrize("by", ["id", "stamp"])
+def test_a_revoke_holds(site: Site, by: str, heard: bool):
+    """Queued, delayed, and a part of a chord: none runs, each ends as REVOKED, whether a worker heard of it or came later."""
+    if heard:
+        # It has as much to do as it takes in: what follows waits in the database.
+        site.worker("--prefetch-multiplier=1")
+        busy = site.send("sleep_late", "busy", 5)
+        eventually(lambda: site.marks("begin busy"))
+    stamp = {"tenant": "acme"} if by == "stamp" else {}
+    queued, delayed, part = site.task("record", "queued"), site.task("record", "delayed"), site.task("add", 1, 1)
+    for task in (queued, delayed, part):
+        if stamp:
+            task.stamp(**stamp, append_stamps=False)
+    joined = chord([part, site.task("add", 2, 2)])(site.task("total"))
+    revoked = [queued.apply_async(), delayed.apply_async(countdown=3), joined.parent.results[0]]
+    if stamp:
+        site.app.control.revoke_by_stamped_headers(stamp)
+    else:
+        site.app.control.revoke([result.id for result in revoked])
+    if heard:
+        busy.get(timeout=60)
+    else:
+        site.worker()
+
+    for result in revoked:
+        with pytest.raises(TaskRevokedError):
+            result.get(timeout=60)
+    eventually(lambda: joined.state == "FAILURE")
+    eventually(lambda: site.waiting() == 0)
+    assert not {"queued", "delayed"} & set(site.marks())
+
+
+@pytest.mark.parametrize("serializer", ["msgpack", "pickle"])
+def test_a_revoke_in_any_serializer_holds(make_site: Callable[..., Site], serializer: str):
+    """Celery writes its commands as the app writes its tasks."""
+    site = make_site(task_serializer=serializer, accept_content=["json", serializer])
+    result = site.send("record", "revoked")
+    result.revoke()
     site.worker()
 
-    for revoked in (queued, delayed, part):
-        with pytest.raises(TaskRevokedError):
-            revoked.get(timeout=60)
-    eventually(lambda: joined.state == "FAILURE")
+    with pytest.raises(TaskRevokedError):
+        result.get(timeout=60)
     assert site.marks() == []
+
+
+def test_a_revoke_holds_for_longer_than_celery_keeps_it_in_mind(site: Site):
+    """Three hours, once there are many: a worker that stays up is told again what it was told."""
+    site.environment |= {"CELERY_WORKER_REVOKE_EXPIRES": "2", "CELERY_WORKER_REVOKES_MAX": "3"}
+    site.worker()
+    site.send("record", "revoked", countdown=8).revoke()
+    site.send("record", "meanwhile", countdown=4)
+    eventually(lambda: site.marks("meanwhile"))
+    for _ in range(2):  # with these they are many: Celery forgets what is too old
+        site.send("record", "other", countdown=8).revoke()
+
+    eventually(lambda: site.waiting() == 0)
+    assert site.marks() == ["meanwhile"]
 
 
 def test_a_revoke_survives_a_restart_of_all_workers(site: Site):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from kombu_sqlqueue.clock import FakeClock
-from kombu_sqlqueue.messages import Lease, Reason
+from kombu_sqlqueue.messages import Lease, NewMessage, Reason
 from kombu_sqlqueue.sql.database import Database
 from kombu_sqlqueue.sql.dialect import Capability
 from kombu_sqlqueue.sql.messages import SQLMessageStore
@@ -154,6 +155,25 @@ def test_the_disk_is_the_callers_affair_in_its_own_transaction(
         within.ack([claim_one(within, lessee).lease])
 
     assert not any("set_config" in statement for statement, _ in statements)
+
+
+@requires(Capability.LATERAL)
+@pytest.mark.parametrize("count", [1, 2])
+def test_events_and_commands_need_not_wait_for_the_disk(
+    store: SQLMessageStore, database: Database, executed: Watch, count: int
+):
+    """Only by themselves: what they are stored together with is as durable as ever."""
+    transient = replace(message(), transient=True)
+
+    def unhurried(*messages: NewMessage) -> bool:
+        with executed() as statements:
+            store.publish(messages)
+        return any("set_config" in statement for statement, _ in statements)
+
+    assert unhurried(*[transient] * count)
+    assert not unhurried(message(), *[transient] * count)
+    with database.transaction():
+        assert not unhurried(*[transient] * count)
 
 
 @requires(Capability.LATERAL)

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.engine import make_url
 
 from kombu_sqlqueue.clock import FakeClock
 from kombu_sqlqueue.errors import StoreUnavailableError
@@ -158,9 +159,10 @@ def test_who_listens_hears_of_a_broken_line_and_gets_a_new_one(
     waker: Waker, store: SQLMessageStore, wait_for: Callable[..., None], database: Database
 ):
     wait_for("q")
-    hang_up = text("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query = :listening")
-    said = f'LISTEN "{database.channel}"'
-    assert database.statement(lambda tx: tx.scalar(hang_up, {"listening": said})) == 1
+    said = "format('LISTEN \"sqlqueue_%s\"', CAST(CAST(:waiter AS regclass) AS oid))"
+    hang_up = text(f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query = {said}")
+    waiter = database.tables.waiter.fullname
+    assert database.statement(lambda tx: tx.scalar(hang_up, {"waiter": waiter})) == 1
 
     def listen_on() -> None:
         # The server's last words may come before the end of the line.
@@ -197,3 +199,22 @@ def test_a_database_without_a_file_wakes_too():
     assert waker.wait(SOON) is None
     waker.close()
     database.dispose()
+
+
+@listens
+def test_who_finds_the_tables_by_the_search_path_is_woken_too(
+    database_options: DatabaseOptions, store: SQLMessageStore, wait_for: Callable[..., None]
+):
+    """One process has the option `schema`, another a role or a URL that leads to the same tables."""
+    url = make_url(database_options.url).update_query_dict({"options": f"-csearch_path={database_options.schema}"})
+    other = Database(DatabaseOptions(url.render_as_string(hide_password=False)))
+    waker = other.waker()
+    assert waker is not None
+    wait_for("q")
+    try:
+        waker.wait(A_WHILE)
+        send(store, "a")
+        assert waker.wait(SOON) == {"queue:q"}
+    finally:
+        waker.close()
+        other.dispose()
