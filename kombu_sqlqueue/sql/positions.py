@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import (
@@ -25,6 +26,7 @@ from sqlalchemy import (
 
 from .database import NO_PARAMETERS, Database
 from .dialect import Capability
+from .direct import Direct
 
 __all__ = ["AHEAD", "Positions"]
 
@@ -128,11 +130,14 @@ class Positions:
 
     def _reserve(self, tx: Connection, count: int) -> int:
         """The first of `count` positions that are nobody else's."""
+        ((last,),) = self._advance(tx, {"count": count})
+        return int(last) - count + 1
+
+    @cached_property
+    def _advance(self) -> Direct:
         counter = self._database.tables.counter
-        upsert = self._database.dialect.upsert(
+        count = bindparam("count", type_=BigInteger)
+        further: Any = self._database.dialect.upsert(
             counter, {"name": "position", "value": count}, update={"value": counter.c.value + count}
         )
-        tx.execute(upsert)
-        last = tx.scalar(select(counter.c.value).where(counter.c.name == "position"))
-        assert last is not None
-        return int(last) - count + 1
+        return Direct(self._database, further.returning(counter.c.value))

@@ -59,6 +59,7 @@ class Publishing:
         self._positions = positions
         self._known: set[Lane] = set()
         self._insert = self._build()
+        self._insert_one = Direct(database, self._insert)
         self._insert_rows = self._build_rows()
         announcement = database.announcement
         #: By whether the commit may be lost in a crash; empty where nothing is announced.
@@ -103,9 +104,11 @@ class Publishing:
             tx.execute(self._insert_rows, self._database.dialect.packed("given", len(GIVEN), rows))
         else:
             drawn = self._positions.parameters(tx, len(messages))
-            tx.execute(
-                self._insert, [_values(message) | position for message, position in zip(messages, drawn, strict=True)]
-            )
+            values = [_values(message) | position for message, position in zip(messages, drawn, strict=True)]
+            if len(values) == 1:
+                self._insert_one.count(tx, values[0])
+            else:
+                tx.execute(self._insert, values)
         self._database.announce(tx, topics, by=self._announce.get(unhurried))
 
     def _build(self) -> Insert:
