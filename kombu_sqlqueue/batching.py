@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,11 +17,22 @@ __all__ = ["Batch", "current_batch", "together"]
 class Batch:
     """Messages that wait for their like, in the order in which they were sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, flush: Callable[[Batch], object], hold_for: float) -> None:
+        self._flush = flush
+        self._hold_for = hold_for
+        self._began_at = 0.0
         self._messages: dict[MessageStore, list[NewMessage]] = {}
 
     def add(self, store: MessageStore, messages: Sequence[NewMessage]) -> None:
+        if not self._messages:
+            self._began_at = time.monotonic()
         self._messages.setdefault(store, []).extend(messages)
+        if time.monotonic() - self._began_at > self._hold_for:
+            self.flush()
+
+    def flush(self) -> None:
+        """Publish as the batch was told to, whoever is to repeat it."""
+        self._flush(self)
 
     def publish(self) -> None:
         """Store them. Raises what the store raises, and may be called again then."""
@@ -37,15 +50,18 @@ def current_batch() -> Batch | None:
 
 
 @contextmanager
-def together(publish: Callable[[Batch], object] = Batch.publish) -> Iterator[None]:
-    """Let `publish` store at the end what is sent inside, or nothing of it after an error. Nests."""
+def together(flush: Callable[[Batch], object] = Batch.publish, *, hold_for: float = math.inf) -> Iterator[None]:
+    """Let `flush` publish at the end what is sent inside, or nothing of it after an error. Nests.
+
+    What takes longer than `hold_for` seconds is published in parts.
+    """
     if _batch.get() is not None:
         yield
         return
-    batch = Batch()
+    batch = Batch(flush, hold_for)
     token = _batch.set(batch)
     try:
         yield
     finally:
         _batch.reset(token)
-    publish(batch)
+    batch.flush()

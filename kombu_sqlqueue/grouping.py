@@ -17,6 +17,9 @@ from .errors import StoreUnavailableError
 
 __all__ = ["bulk_publish", "install"]
 
+#: A group may come from a generator that takes its time: after so many seconds its first tasks are sent.
+HOLD_FOR = 0.1
+
 #: What of Celery's policy for publishing again applies to a batch.
 POLICY = ("max_retries", "interval_start", "interval_step", "interval_max")
 
@@ -47,7 +50,7 @@ def install() -> None:
         self: Any, tasks: Any, producer: Any = None, app: Any = None, *args: Any, **kwargs: Any
     ) -> Iterator[Any]:
         app = app or self.app
-        with together(lambda batch: _publish(batch, app, kwargs)):
+        with together(lambda batch: _publish(batch, app, kwargs), hold_for=HOLD_FOR):
             yield from apply_tasks(self, tasks, producer, app, *args, **kwargs)
 
     group._apply_tasks = apply_together

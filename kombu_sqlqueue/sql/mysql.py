@@ -202,9 +202,7 @@ class MySQL:
     ) -> Executable:
         raise NotImplementedError("no statement tells here whether it took effect: ask for UPDATE_RETURNING first")
 
-    def announcing_queues(
-        self, write: Any, queue: ColumnElement[str], tables: Tables, *, now: ColumnElement[int]
-    ) -> None:
+    def announcing_queues(self, write: Any, queue: ColumnElement[str], tables: Tables, *, now: ColumnElement[int]) -> None:
         return None
 
     def waker(self, engine: Engine, tables: Tables) -> Glancer:

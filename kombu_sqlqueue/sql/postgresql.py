@@ -171,7 +171,9 @@ class PostgreSQL:
         topics = select((literal(queue_topic("")) + written.c.queue).label("topic")).distinct().cte("topics")
         waiter = tables.waiter.c
         waits = select(1).where(waiter.topic == topics.c.topic, waiter.expires_at > now)
-        notified = select(func.count(func.pg_notify(_channel(tables), topics.c.topic))).where(waits.exists()).scalar_subquery()
+        notified = (
+            select(func.count(func.pg_notify(_channel(tables), topics.c.topic))).where(waits.exists()).scalar_subquery()
+        )
         return select(select(func.count()).select_from(written).scalar_subquery(), notified)
 
     def waker(self, engine: Engine, tables: Tables) -> Listener:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -73,6 +74,26 @@ def test_bulk_publish_is_one_transaction_and_keeps_the_order(
     assert [f'"id":"{result.id}"' in delivery.envelope for result, delivery in zip(results, claimed, strict=True)] == [
         True
     ] * 50
+
+
+def test_the_first_of_a_slow_generator_need_not_wait_for_the_last(app: Celery, database_options: DatabaseOptions):
+    seen: list[int] = []
+
+    def slowly():
+        for _ in range(3):
+            time.sleep(0.15)
+            seen.append(waiting(database_options))
+            yield app.signature("noop")
+
+    chord(slowly(), app.signature("noop")).apply_async()
+    assert seen[-1] > 0
+    assert waiting(database_options) == 3
+
+
+def test_bulk_publish_is_never_sent_in_parts(app: Celery, database_options: DatabaseOptions):
+    with pytest.raises(EncodeError):
+        bulk_publish([*(app.signature("noop", (i,)) for i in range(400)), app.signature("noop", (object(),))])
+    assert waiting(database_options) == 0
 
 
 def test_bulk_publish_of_nothing():
