@@ -20,18 +20,20 @@ class Batch:
     def __init__(self, flush: Callable[[Batch], object], hold_for: float) -> None:
         self._flush = flush
         self._hold_for = hold_for
-        self._began_at = 0.0
+        self._flushed_at = self._added_at = time.monotonic()
         self._messages: dict[MessageStore, list[NewMessage]] = {}
 
     def add(self, store: MessageStore, messages: Sequence[NewMessage]) -> None:
-        if not self._messages:
-            self._began_at = time.monotonic()
         self._messages.setdefault(store, []).extend(messages)
-        if time.monotonic() - self._began_at > self._hold_for:
+        now = time.monotonic()
+        # The next one may be as long in coming as this one was.
+        if now - min(self._added_at, self._flushed_at) > self._hold_for:
             self.flush()
+        self._added_at = now
 
     def flush(self) -> None:
         """Publish as the batch was told to, whoever is to repeat it."""
+        self._flushed_at = time.monotonic()
         self._flush(self)
 
     def publish(self) -> None:
