@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from celery import Celery, chord, group
 from celery.contrib.testing import worker
+from celery.contrib.testing.app import setup_default_app
 from celery.contrib.testing.manager import Manager
 
 from kombu_sqlqueue.options import DatabaseOptions
@@ -32,8 +33,8 @@ def app(database_options: DatabaseOptions) -> Iterator[Celery]:
     def total(numbers: list[int]) -> int:
         return sum(numbers)
 
-    yield app
-    app.close()
+    with setup_default_app(app):
+        yield app
     process = process_for(database_options)
     wipe(process.database)
     process.close()
