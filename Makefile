@@ -28,7 +28,7 @@ test: $(VENV)/dev.stamp ## Run the tests on SQLite, on PostgreSQL and, where one
 quick: $(VENV)/dev.stamp ## Run the tests that need no database server and no worker
 	@$(BIN)/python -m pytest tests/unit $(PYTEST_ARGS)
 
-peer-suites: ## Run Kombu's and Celery's own suites on our databases; takes a quarter of an hour
+peer-suites: ## Run Kombu's and Celery's own suites on our databases; takes half an hour
 	@test -f $(PEER_SUITES)/run_kombu_suite.py -a -f $(PEER_SUITES)/run_celery_suite.py || { \
 	echo "There is no harness for the upstream suites at $(PEER_SUITES); it is no part of this project."; \
 	echo "Say where it is: make peer-suites PEER_SUITES=<folder>"; exit 2; }
