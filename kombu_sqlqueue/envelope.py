@@ -20,6 +20,25 @@ MAX_PRIORITY = 255
 #: The property that tells which tables a delivery came from: its tag means something only there.
 ORIGIN = "sqlqueue_origin"
 
+#: The properties that AMQP has. RabbitMQ drops any other, and with it whatever object a caller put there.
+AMQP_PROPERTIES = frozenset(
+    {
+        "app_id",
+        "cluster_id",
+        "content_encoding",
+        "content_type",
+        "correlation_id",
+        "delivery_mode",
+        "expiration",
+        "message_id",
+        "priority",
+        "reply_to",
+        "timestamp",
+        "type",
+        "user_id",
+    }
+)
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON = "application/json"
 #: AMQP's delivery mode of a message that need not survive.
@@ -68,22 +87,24 @@ def pack(message: Mapping[str, Any], exchange: str, routing_key: str, *, lower_f
     message the property ``expiration`` (milliseconds) says how long it lives. With `lower_first`
     the lower priority number is served first.
 
-    Raises TypeError or ValueError if a header or property does not fit into JSON.
+    Raises TypeError or ValueError if a header, or a property that AMQP has, does not fit into JSON;
+    another property that does not fit is left out.
     """
     properties = dict(message["properties"])
     properties["delivery_info"] = {**properties.get("delivery_info", {}), "exchange": exchange, "routing_key": routing_key}
     properties.pop("delivery_tag", None)
     properties.pop(ORIGIN, None)
     headers = message.get("headers") or {}
-    text = dumps(
-        {
-            "headers": headers,
-            "properties": properties,
-            "content-type": message.get("content-type"),
-            "content-encoding": message.get("content-encoding"),
-        },
-        separators=(",", ":"),
-    )
+    stored = {
+        "headers": headers,
+        "properties": properties,
+        "content-type": message.get("content-type"),
+        "content-encoding": message.get("content-encoding"),
+    }
+    try:
+        text = _as_text(stored)
+    except (TypeError, ValueError):
+        text = _as_text({**stored, "properties": _that_fit(properties)})
     task = _task_fields(message, headers)
     for name in ("id", "task"):
         if isinstance(task.get(name), str):
@@ -111,6 +132,22 @@ def unpack(delivery: Delivery, *, origin: str) -> dict[str, Any]:
     properties["delivery_info"]["redelivered"] = delivery.redelivered
     payload["body"] = delivery.body
     return payload
+
+
+def _as_text(value: Any) -> str:
+    return str(dumps(value, separators=(",", ":")))
+
+
+def _that_fit(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in properties.items() if name in AMQP_PROPERTIES or _fits(value)}
+
+
+def _fits(value: Any) -> bool:
+    try:
+        _as_text(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _as_bytes(body: Any) -> bytes:

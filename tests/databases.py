@@ -91,15 +91,22 @@ def mariadb() -> Iterator[DatabaseOptions]:
     server = os.environ.get(MARIADB_URL, LOCAL_MARIADB)
     if not answers(server):
         pytest.skip(f"no MariaDB: set {MARIADB_URL}, or start one on 127.0.0.1:3306")
-    name = f"sqlqueue_test_{uuid.uuid4().hex[:12]}"
-    administration = Database(DatabaseOptions(normalise(server)))
-    execute(administration, f"CREATE DATABASE {name}")
-    options = DatabaseOptions(make_url(normalise(server)).set(database=name).render_as_string(hide_password=False))
-    try:
+    with new_database(server) as options:
         migrate(options)
         yield options
+
+
+@contextmanager
+def new_database(server: str) -> Iterator[DatabaseOptions]:
+    """An empty database of its own on the server of this URL; it is gone at the end, whoever is still connected."""
+    name = f"sqlqueue_test_{uuid.uuid4().hex[:12]}"
+    administration = Database(DatabaseOptions(normalise(server)))
+    insisting = " WITH (FORCE)" if administration.dialect.name == "postgresql" else ""
+    execute(administration, f"CREATE DATABASE {name}")
+    try:
+        yield DatabaseOptions(make_url(normalise(server)).set(database=name).render_as_string(hide_password=False))
     finally:
-        execute(administration, f"DROP DATABASE {name}")
+        execute(administration, f"DROP DATABASE {name}{insisting}")
         administration.dispose()
 
 

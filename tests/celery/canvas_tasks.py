@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 
 from celery import Task, chain, chord, group, signals
@@ -95,3 +96,45 @@ def die_once(moment: str):
 
 signals.before_task_publish.connect(die_once("before"), weak=False)
 signals.after_task_publish.connect(die_once("after"), weak=False)
+
+
+@app.task(bind=True)
+def lineage(self: Task, before=()):
+    """Adds its own id, its parent's and its root's to what came before."""
+    request = self.request
+    return [*before, [request.id, request.parent_id, request.root_id]]
+
+
+@app.task(bind=True, max_retries=2)
+def stamped(self: Task, *ignored, failures=0):
+    """Returns its stamps, after as many retries as it is told."""
+    if self.request.retries < failures:
+        raise self.retry(countdown=0.1)
+    return {name: self.request.stamps.get(name) for name in self.request.stamped_headers or []}
+
+
+@app.task(bind=True, max_retries=1)
+def facts_after_retry(self: Task):
+    """What is known of the message after a retry."""
+    if not self.request.retries:
+        raise self.retry(countdown=0.1)
+    request = self.request
+    return {"headers": request.headers, "priority": request.delivery_info["priority"], "retries": request.retries}
+
+
+class Unpackable(Exception):
+    """No serializer can bring it back: it holds a lock and wants more arguments than it has."""
+
+    def __init__(self, one, two):
+        super().__init__(one)
+        self.lock = threading.Lock()
+
+
+@app.task
+def fail_unpackably():
+    raise Unpackable("cannot", "travel")
+
+
+@app.task(bind=True, max_retries=1)
+def retry_unpackably(self: Task):
+    raise self.retry(exc=Unpackable("cannot", "travel"), countdown=0.1)

@@ -49,6 +49,23 @@ def test_a_connection_can_be_closed_twice_and_opened_again(connection, name):
     assert Queue(name)(connection.channel()).get(no_ack=True).payload == "x"
 
 
+def test_the_default_channel_connects_again_after_a_close(connection):
+    connection.connect()
+    connection.close()
+    assert connection.connection is None
+
+    assert connection.default_channel
+    assert connection.connected
+
+
+def test_an_autoretried_call_gets_the_default_channel(connection):
+    """Connecting, if need be, is part of it."""
+
+    given = []
+    assert connection.autoretry(lambda channel: given.append(channel), max_retries=0)() == (None, connection.default_channel)
+    assert given == [connection.default_channel]
+
+
 def test_closing_a_channel_twice_is_no_error(connection):
     channel = connection.channel()
     channel.close()

@@ -190,6 +190,19 @@ def test_a_message_keeps_its_priority_when_it_is_put_back(channel, name):
     assert take_all(queue) == ["high", "low"]
 
 
+def test_messages_put_back_together_keep_priority_and_order(channel, name):
+    """And give way to what has a higher one meanwhile."""
+    queue = Queue(name)(channel)
+    queue.declare()
+    for body, priority in [("first low", 3), ("high", 6), ("second low", 3)]:
+        publish(channel, name, body, priority=priority)
+    for message in [queue.get() for _ in range(3)]:
+        message.requeue()
+    publish(channel, name, "highest", priority=9)
+
+    assert take_all(queue) == ["highest", "high", "first low", "second low"]
+
+
 def test_a_queue_bounds_priorities(channel, name):
     """On RabbitMQ a priority above x-max-priority counts as that."""
     queue = Queue(name, max_priority=5)(channel)

@@ -46,6 +46,23 @@ def test_a_simple_buffer_keeps_nothing_to_ack(connection, name):
             buffer.get(timeout=0.2)
 
 
+@pytest.mark.parametrize("kind", ["SimpleQueue", "SimpleBuffer"])
+def test_what_is_put_carries_headers_priority_and_expiration(connection, name, kind):
+    """Simple or not, it is a message as any other."""
+    with getattr(connection, kind)(name, queue_opts={"max_priority": 10}) as queue:
+        queue.put("low", headers={"n": 1}, priority=1)
+        queue.put("gone", priority=9, expiration=0.1)
+        queue.put("high", headers={"n": 2}, priority=7)
+        time.sleep(0.2)
+        messages = [queue.get(timeout=5) for _ in range(2)]
+
+        assert [(message.payload, message.headers) for message in messages] == [("high", {"n": 2}), ("low", {"n": 1})]
+        for message in messages:
+            message.ack()
+        with pytest.raises(queue.Empty):
+            queue.get(timeout=0.1)
+
+
 def test_a_waiting_consumer_is_woken_by_a_publish(connect, connection, name):
     """It is there well before the next poll would have found it."""
     with connection.SimpleQueue(name) as queue:

@@ -10,6 +10,9 @@ import pytest
 from kombu_sqlqueue.options import _PARSERS, Options
 from kombu_sqlqueue.sql.schema import Tables
 
+from ..upstream.listed import listed
+from ..upstream.suites import SUITES, Suite
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
@@ -54,3 +57,22 @@ def test_each_table_is_documented(page: str):
 def test_no_page_names_a_path_of_one_machine():
     for page in PAGES:
         assert not re.search(r"(?<![\w.])/(work|root|home)/\w", page.read_text()), page.name
+
+
+@pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.label)
+def test_each_upstream_test_that_does_not_pass_has_its_reason(suite: Suite):
+    """What passed and what is listed make up the whole suite."""
+    page = listed()[suite.of, suite.database]
+
+    assert page.passed + len(page.reasons) == page.total
+    assert all(reason.endswith(".") for reason in page.reasons.values())
+
+
+def test_only_what_is_run_is_counted():
+    assert listed().keys() == {(suite.of, suite.database) for suite in SUITES}
+
+
+def test_each_file_that_a_page_names_exists():
+    for page in PAGES:
+        for file in re.findall(r"`(tests/[\w/.]+)`", page.read_text()):
+            assert (ROOT / file).exists(), file

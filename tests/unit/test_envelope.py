@@ -44,3 +44,23 @@ def test_a_task_id_that_no_database_can_keep_is_refused(id: str):
 def test_an_endless_priority_is_none():
     """What is no number counts as the default."""
     assert pack({**TASK, "properties": {"priority": float("inf")}}, "", "celery", lower_first=False).priority == 0
+
+
+def test_an_object_among_the_properties_is_left_out_if_amqp_has_no_such_property():
+    """RabbitMQ drops it, too: a publish that works there works here. What fits is kept, what AMQP has is never dropped."""
+    given = {"signal": object(), "circle": circle(), "mine": {"fits": 1}, "correlation_id": "c"}
+    envelope = pack({**TASK, "properties": given}, "", "celery", lower_first=False)
+    properties = unpack(Delivery(Lease(7, 1), "celery", 0, envelope.body, envelope.text, 0), origin="here")["properties"]
+    assert properties.keys() == {"mine", "correlation_id", "delivery_info", "delivery_tag", ORIGIN}
+    assert properties["mine"] == {"fits": 1}
+
+    with pytest.raises(TypeError):
+        pack({**TASK, "properties": {"correlation_id": object()}}, "", "celery", lower_first=False)
+    with pytest.raises(TypeError):
+        pack({**TASK, "headers": {**TASK["headers"], "thing": object()}}, "", "celery", lower_first=False)
+
+
+def circle() -> list[object]:
+    round_and_round: list[object] = []
+    round_and_round.append(round_and_round)
+    return round_and_round
