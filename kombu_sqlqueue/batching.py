@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import time
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from .errors import SQLQueueError, StoreUnavailableError
 from .messages import NewMessage
 from .store import MessageStore
 
@@ -17,30 +17,49 @@ __all__ = ["Batch", "current_batch", "together"]
 class Batch:
     """Messages that wait for their like, in the order in which they were sent."""
 
-    def __init__(self, flush: Callable[[Batch], object], hold_for: float) -> None:
-        self._flush = flush
+    def __init__(self, hold_for: float | None) -> None:
         self._hold_for = hold_for
-        self._flushed_at = self._added_at = time.monotonic()
+        self._lock = threading.Lock()
         self._messages: dict[MessageStore, list[NewMessage]] = {}
+        self._timer: threading.Timer | None = None
+        self._error: SQLQueueError | None = None
 
     def add(self, store: MessageStore, messages: Sequence[NewMessage]) -> None:
-        self._messages.setdefault(store, []).extend(messages)
-        now = time.monotonic()
-        # The next one may be as long in coming as this one was.
-        if now - min(self._added_at, self._flushed_at) > self._hold_for:
-            self.flush()
-        self._added_at = now
-
-    def flush(self) -> None:
-        """Publish as the batch was told to, whoever is to repeat it."""
-        self._flushed_at = time.monotonic()
-        self._flush(self)
+        with self._lock:
+            self._messages.setdefault(store, []).extend(messages)
+        if self._hold_for is not None and self._timer is None:
+            # By a thread: the sender may be busy with what it sends next for as long as it likes.
+            self._timer = threading.Timer(self._hold_for, self._publish_early)
+            self._timer.daemon = True
+            self._timer.start()
 
     def publish(self) -> None:
-        """Store them. Raises what the store raises, and may be called again then."""
-        for store in list(self._messages):
-            store.publish(self._messages[store])
-            del self._messages[store]
+        """Store them. Raises what the store raises; after StoreUnavailableError it may be called again."""
+        with self._lock:
+            error, self._error = self._error, None
+            if error is not None:
+                raise error
+            for store in list(self._messages):
+                messages = self._messages.pop(store)
+                try:
+                    store.publish(messages)
+                except StoreUnavailableError:
+                    self._messages[store] = messages
+                    raise
+
+    def close(self) -> None:
+        """Nothing is published by itself from now on."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _publish_early(self) -> None:
+        self._timer = None
+        try:
+            self.publish()
+        except StoreUnavailableError:
+            pass  # the sender tries again at the end
+        except SQLQueueError as error:
+            self._error = error
 
 
 _batch: ContextVar[Batch | None] = ContextVar("batch", default=None)
@@ -52,18 +71,19 @@ def current_batch() -> Batch | None:
 
 
 @contextmanager
-def together(flush: Callable[[Batch], object] = Batch.publish, *, hold_for: float = math.inf) -> Iterator[None]:
-    """Let `flush` publish at the end what is sent inside, or nothing of it after an error. Nests.
+def together(publish: Callable[[Batch], object], *, hold_for: float | None = None) -> Iterator[None]:
+    """Let `publish` store at the end what is sent inside, or nothing of it after an error. Nests.
 
-    What takes longer than `hold_for` seconds is published in parts.
+    With `hold_for`, what takes longer than so many seconds is published in parts.
     """
     if _batch.get() is not None:
         yield
         return
-    batch = Batch(flush, hold_for)
+    batch = Batch(hold_for)
     token = _batch.set(batch)
     try:
         yield
     finally:
         _batch.reset(token)
-    batch.flush()
+        batch.close()
+    publish(batch)

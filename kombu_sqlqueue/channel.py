@@ -97,7 +97,7 @@ class Channel(Declaring):
             self._publish(messages, replaced_by(envelope, origin=self._origin, tracks_started=self.tracks_started))
 
     def _publish(self, messages: list[NewMessage], replaces: Lease | None) -> None:
-        batch = current_batch()
+        batch = None if self._process.database.in_transaction else current_batch()
         if batch is not None and replaces is None:
             batch.add(self._process.messages, messages)
         elif not self._process.messages.publish(messages, replaces=replaces):

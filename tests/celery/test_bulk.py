@@ -85,7 +85,7 @@ def test_the_first_of_a_slow_generator_need_not_wait_for_the_last(app: Celery, d
             seen.append(waiting(database_options))
             yield app.signature("noop")
 
-    chord(slowly(), app.signature("noop")).apply_async()
+    chord(slowly())(app.signature("noop"))
     # Celery asks for one more before it sends one.
     assert seen == [0, 0, 1]
     assert waiting(database_options) == 3
