@@ -20,6 +20,10 @@ MAX_PRIORITY = 255
 #: The property that tells which tables a delivery came from: its tag means something only there.
 ORIGIN = "sqlqueue_origin"
 
+#: What a message that is published again carries of how it was delivered before, perhaps by another
+#: broker: which of its copies that was, and how the broker had wrapped a body that is unwrapped by now.
+_OF_ANOTHER_DELIVERY = frozenset({"delivery_info", "delivery_tag", "body_encoding", ORIGIN})
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON = "application/json"
 
@@ -66,10 +70,8 @@ def pack(message: Mapping[str, Any], exchange: str, routing_key: str, *, lower_f
 
     Raises TypeError or ValueError if a header or property does not fit into JSON.
     """
-    properties = dict(message["properties"])
-    properties["delivery_info"] = {**properties.get("delivery_info", {}), "exchange": exchange, "routing_key": routing_key}
-    properties.pop("delivery_tag", None)
-    properties.pop(ORIGIN, None)
+    properties = {name: value for name, value in message["properties"].items() if name not in _OF_ANOTHER_DELIVERY}
+    properties["delivery_info"] = {"exchange": exchange, "routing_key": routing_key}
     headers = message.get("headers") or {}
     text = dumps(
         {
