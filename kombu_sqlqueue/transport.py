@@ -11,6 +11,7 @@ import logging
 import socket
 import sys
 import time
+import warnings
 from typing import Any
 from urllib.parse import quote
 
@@ -60,6 +61,12 @@ class Transport(virtual.Transport):
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
         self.options = Options.parse(_url_of(client), client.transport_options)
+        if client.ssl:
+            warnings.warn(
+                "sqlqueue ignores broker_use_ssl: ask the driver for TLS in the URL, as ?sslmode=verify-full"
+                " for PostgreSQL or ?ssl_ca=/path/to/ca.pem for MariaDB and MySQL",
+                stacklevel=2,
+            )
         self.implements = self.implements.extend(asynchronous=self.options.event_loop)
         self._subscription: Subscription | None = None
         self._loop: Any = None
