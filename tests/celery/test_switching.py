@@ -49,7 +49,10 @@ class OldBroker:
         return Connection(self.url, connect_timeout=2)
 
     def send(self, text: str, queue: str, **options: Any) -> None:
-        self.app.signature("tests.celery.tasks.record", (text,)).apply_async(queue=queue, **options)
+        self.send_task("record", text, queue=queue, **options)
+
+    def send_task(self, name: str, *args: Any, **options: Any) -> None:
+        self.app.signature(f"tests.celery.tasks.{name}", args).apply_async(**options)
 
     def waiting(self) -> int:
         """How many messages are in the queues."""
@@ -169,6 +172,21 @@ def test_priorities_of_redis_are_taken_over_with_the_apps_options(old: OldBroker
     eventually(lambda: len(site.marks()) == 3)
 
     assert site.marks() == ["priority 0", "priority 5", "priority 9"]
+
+
+def test_a_worker_may_read_from_the_old_broker_and_write_to_the_new(old: OldBroker, make_site: Callable[..., Site]):
+    """While both are there: what the old tasks send goes to the new workers only."""
+    new, queue = make_site(), old.queues[0]
+    in_between = make_site(broker_read_url=old.url, broker_write_url=bare_url(new.database))
+    for i in range(3):
+        old.send_task("pass_on", f"task {i}", queue, queue=queue)
+    in_between.worker("-Q", queue, name="old")
+    eventually(lambda: new.counts(queue).ready == 3)
+    assert old.waiting() == 0
+
+    new.worker("-Q", queue, name="new")
+    eventually(lambda: {f"task {i}" for i in range(3)} <= set(new.marks()))
+    assert len(new.marks()) == 6
 
 
 def test_the_way_back_is_open(old: OldBroker, site: Site):
