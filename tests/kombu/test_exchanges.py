@@ -108,6 +108,18 @@ def test_a_deleted_exchange_leads_nowhere(channel, name):
     assert queue.queue_declare(passive=True)
 
 
+def test_an_exchange_in_use_can_be_spared(channel, name):
+    exchange = Exchange(name, type="fanout")(channel)
+    [queue] = declare(channel, name, exchange, a="k")
+    exchange.delete(if_unused=True)
+    Exchange(name, passive=True)(channel).declare()
+    queue.unbind_from(exchange, "k")
+    exchange.delete(if_unused=True)
+
+    with pytest.raises(ChannelError):
+        Exchange(name, passive=True)(channel).declare()
+
+
 def test_a_passive_declare_of_no_exchange_is_refused(channel, name):
     with pytest.raises(ChannelError):
         Exchange(name, passive=True)(channel).declare()
