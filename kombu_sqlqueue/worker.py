@@ -156,7 +156,9 @@ def watch_pool(pool: Any, on_handed: Callable[[Any], None], on_ended: Callable[[
 
 def settle_failed(request: Any) -> None:
     """Ack a failed task's message as its settings say; does nothing if it was acked early."""
-    if not request.task.acks_late or request.task.acks_on_failure_or_timeout:
+    task = request.task
+    acks = getattr(task, "acks_on_failure", None)  # a setting of its own since Celery 5.7
+    if not task.acks_late or (task.acks_on_failure_or_timeout if acks is None else acks):
         request.acknowledge()
     else:
         request.reject(requeue=False)
