@@ -86,6 +86,11 @@ class Channel(Declaring):
         transient = message["properties"].get("delivery_mode") == TRANSIENT
         queues = self._process.routes.route(exchange or "", routing_key or "", transient=transient)
         messages = [envelope.addressed(queue) for queue in queues]
+        if not messages and envelope.task_id and not transient:
+            logger.warning(
+                "task %s[%s] goes nowhere: no queue is bound to exchange %r for routing key %r",
+                *(envelope.task, envelope.task_id, exchange, routing_key),
+            )
         revocations = revocations_in(exchange, message) if exchange else []
         if revocations:
             with self._process.database.transaction():
@@ -163,6 +168,11 @@ class Channel(Declaring):
     def look(self) -> None:
         """Something may be ready: let the next `fetch` claim."""
         self._look_at = 0.0
+
+    def make_room(self) -> None:
+        """A slot is free: claim what it can take."""
+        self.look()
+        self._poke()
 
     def deliver_next(self) -> bool:
         """Hand one claimed message to its consumer; False if there is none, or no room."""

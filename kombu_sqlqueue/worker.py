@@ -7,6 +7,7 @@ watches the pool to know. It also records the failure of tasks that died with th
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,7 @@ from .options import hide_password
 from .reporting import Reporter
 from .unhandled import Unhandled
 
-__all__ = ["RevokedStep", "SQLQueueStep"]
+__all__ = ["NoPrefetchStep", "RevokedStep", "SQLQueueStep"]
 
 #: Seconds between two looks for parked messages whose task this worker knows.
 UNPARK_EVERY = 10.0
@@ -85,6 +86,31 @@ class SQLQueueStep(bootsteps.StartStopStep):
         message = request.message
         self._in_pool.pop(message.delivery_tag, None)
         message.channel.end(message.delivery_tag)
+        if message.channel.qos.wanted is not None:
+            message.channel.make_room()
+
+
+class NoPrefetchStep(bootsteps.StartStopStep):
+    """Honours worker_disable_prefetch: a worker takes a message only when a slot of its pool is free for it."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def include_if(self, consumer: Any) -> bool:
+        return bool(consumer.app.conf.get("worker_disable_prefetch"))
+
+    def __init__(self, consumer: Any, **kwargs: Any) -> None:
+        super().__init__(consumer, **kwargs)
+        # Celery does this for Redis only, and would say that it does nothing here.
+        logging.getLogger("celery.worker.consumer.tasks").addFilter(
+            lambda record: not str(record.msg).startswith("worker_disable_prefetch is only supported for Redis")
+        )
+
+    def start(self, consumer: Any) -> None:
+        def free_slots() -> int:
+            slots = getattr(consumer.controller, "max_concurrency", None) or consumer.pool.num_processes
+            return int(slots) - len(state.reserved_requests)
+
+        consumer.task_consumer.channel.qos.wanted = free_slots
 
 
 class RevokedStep(bootsteps.StartStopStep):

@@ -183,3 +183,21 @@ def test_with_a_prefetch_multiplier_of_one_a_worker_takes_one_for_each_process(m
     eventually(lambda: len(site.marks()) == 2)
     assert site.counts().leased == 2
     assert site.counts().ready == 4
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_without_prefetch_a_worker_takes_only_what_it_can_run(site: Site, pool: str):
+    """--disable-prefetch, with early acks too: nothing waits behind the task that runs, another worker gets it."""
+    first = site.worker("-P", pool, "--disable-prefetch", name="busy")
+    for number in range(30):
+        site.send("record", f"quick {number}")
+    eventually(lambda: len(site.marks()) == 30 and site.waiting() == 0)
+    site.send("sleep_early", "long", 60)
+    eventually(lambda: site.marks("begin long"))
+    for number in range(5):
+        site.send("record", str(number))
+    site.worker(name="free")
+
+    eventually(lambda: set("01234") <= set(site.marks()))
+    assert not site.marks("end long")
+    assert "worker_disable_prefetch" not in first.text
