@@ -186,9 +186,10 @@ def test_with_a_prefetch_multiplier_of_one_a_worker_takes_one_for_each_process(m
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
-def test_without_prefetch_a_worker_takes_only_what_it_can_run(site: Site, pool: str):
-    """--disable-prefetch, with early acks too: nothing waits behind the task that runs, another worker gets it."""
-    first = site.worker("-P", pool, "--disable-prefetch", name="busy")
+def test_without_prefetch_a_worker_takes_only_what_it_can_run(make_site, pool: str):
+    """worker_disable_prefetch, with early acks too: nothing waits behind the task that runs, another worker gets it."""
+    site = make_site(worker_disable_prefetch=True)
+    first = site.worker("-P", pool, name="busy")
     for number in range(30):
         site.send("record", f"quick {number}")
     eventually(lambda: len(site.marks()) == 30 and site.waiting() == 0)
