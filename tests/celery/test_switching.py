@@ -22,9 +22,11 @@ from kombu_sqlqueue.options import DatabaseOptions
 
 from .workers import Site, eventually
 
+#: Test processes share one Redis: each has a database in it, as what is unacked there is one list for all queues.
+REDIS_DATABASE = 15 - int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 15
 #: Where to find the brokers to come from.
 BROKERS = {
-    "redis": os.environ.get("SQLQUEUE_TEST_REDIS_URL", "redis://127.0.0.1:6379/15"),
+    "redis": os.environ.get("SQLQUEUE_TEST_REDIS_URL", f"redis://127.0.0.1:6379/{REDIS_DATABASE}"),
     "rabbitmq": os.environ.get("SQLQUEUE_TEST_RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:5672//"),
 }
 
@@ -138,10 +140,10 @@ def test_a_migration_that_was_killed_lost_nothing(old: OldBroker, site: Site):
     for text in texts:
         old.send(text, old.queues[0])
     process = subprocess.Popen(migrate(old, site), env=site.environment, cwd=site.directory, stdout=subprocess.DEVNULL)
-    eventually(lambda: site.waiting(old.queues[0]) > 50 or process.poll() is not None)
+    eventually(lambda: site.waiting(old.queues[0]) > 20 or process.poll() is not None, 180)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL, "it was done before it could be killed"
-    restore_unacked(old)
+    eventually(lambda: restore_unacked(old) or old.waiting() + site.waiting(old.queues[0]) >= len(texts))
     run(migrate(old, site, "--timeout=3"), site)
 
     assert old.waiting() == 0
