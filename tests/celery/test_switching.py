@@ -147,9 +147,11 @@ def test_a_migration_that_was_killed_lost_nothing(old: OldBroker, site: Site):
     run(migrate(old, site, "--timeout=3"), site)
 
     assert old.waiting() == 0
+    assert site.waiting(old.queues[0]) >= len(texts)
     site.worker("-c2", "-Q", old.queues[0])
     eventually(lambda: site.waiting(old.queues[0]) == 0)
-    assert set(site.marks()) == set(texts)
+    assert set(texts) - set(site.marks()) == set()
+    assert site.dead() == []
 
 
 def restore_unacked(old: OldBroker) -> None:
