@@ -25,6 +25,7 @@ from .pidbox import command_in
 from .qos import QoS
 from .retrying import replaced_by
 from .revoking import revocations_in
+from .topics import topic_name
 
 if TYPE_CHECKING:
     from .transport import Transport
@@ -87,6 +88,11 @@ class Channel(Declaring):
             )
         queues = self._process.routes.route(exchange or "", routing_key or "", transient=envelope.transient)
         messages = [envelope.addressed(queue) for queue in queues]
+        if not messages and envelope.task_id and not envelope.transient:
+            logger.warning(
+                "task %s[%s] goes nowhere: no queue is bound to exchange %r for routing key %r",
+                *(envelope.task, envelope.task_id, exchange, routing_key),
+            )
         command = command_in(exchange, message) if exchange else None
         revocations = revocations_in(command) if command else []
         if revocations:
@@ -171,10 +177,15 @@ class Channel(Declaring):
         self._ahead.put(deliveries)
         return len(deliveries)
 
-    def look(self, queues: Container[str] | None = None) -> None:
-        """Something may be ready in these queues, or in any: let the next `fetch` claim."""
-        if queues is None or any(queue in queues for queue in self._active_queues):
+    def look(self, names: Container[str] | None = None) -> None:
+        """Something may be ready in the queues that topics call so, or in any: let the next `fetch` claim."""
+        if names is None or any(topic_name(queue) in names for queue in self._active_queues):
             self._look_at = 0.0
+
+    def make_room(self) -> None:
+        """A slot is free: claim what it can take."""
+        self.look()
+        self._poke()
 
     def deliver_next(self) -> bool:
         """Hand one claimed message to its consumer; False if there is none, or no room."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from amqp.exceptions import NotFound
+from amqp.exceptions import NotFound, PreconditionFailed
 from amqp.protocol import queue_declare_ok_t
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
@@ -44,15 +44,28 @@ class Declaring(virtual.Channel):
         nowait: bool = False,
         passive: bool = False,
     ) -> None:
-        """Declare the exchange. Raises kombu's ChannelError if `passive` and it does not exist."""
+        """Declare the exchange.
+
+        Raises kombu's ChannelError if it exists and is of another type, or if `passive` and it does not exist.
+        """
         name = exchange or f"amq.{type or 'direct'}"
         if passive:
             if self._process.routing.exchange(name) is None:
                 raise not_found(f"no exchange {name!r}", "Channel.exchange_declare")
             return
-        self._process.routing.declare_exchange(
-            Exchange(name, Kind.parse(type), durable, auto_delete, pack_arguments(arguments))
-        )
+        wanted = Exchange(name, Kind.parse(type), durable, auto_delete, pack_arguments(arguments))
+        standing = self._process.routing.declare_exchange(wanted)
+        if standing.kind is not wanted.kind:
+            raise PreconditionFailed(
+                f"PRECONDITION_FAILED - exchange {name!r} is of type {standing.kind}, not {wanted.kind}:"
+                " delete it first, or choose another name",
+                (40, 10),
+                "Channel.exchange_declare",
+            )
+        if wanted.arguments:
+            logger.warning(
+                "exchange %r: sqlqueue does not support %s", name, ", ".join(argument for argument, _ in wanted.arguments)
+            )
 
     def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
         """Delete the exchange and its bindings, not the queues."""
@@ -78,7 +91,8 @@ class Declaring(virtual.Channel):
             return queue_declare_ok_t(name, self._size(name), self._process.routing.consumers(name))
         parsed = QueueArguments.parse(arguments or {})
         if parsed.unsupported:
-            logger.warning("queue %r: sqlqueue does not support %s", name, ", ".join(parsed.unsupported))
+            said = [f"{argument} ({instead})" if instead else argument for argument, instead in parsed.unsupported.items()]
+            logger.warning("queue %r: sqlqueue does not support %s", name, ", ".join(said))
         if self._process.routing.declare_queue(Queue(name, durable, exclusive, auto_delete, parsed)):
             self._process.routes.forget()
         self._declared.add(name)

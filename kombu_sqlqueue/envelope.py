@@ -38,6 +38,9 @@ AMQP_PROPERTIES = frozenset(
         "user_id",
     }
 )
+#: What a message that is published again carries of how it was delivered before, perhaps by another
+#: broker: which of its copies that was, and how the broker had wrapped a body that is unwrapped by now.
+_OF_ANOTHER_DELIVERY = frozenset({"delivery_info", "delivery_tag", "body_encoding", ORIGIN})
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON = "application/json"
@@ -90,10 +93,8 @@ def pack(message: Mapping[str, Any], exchange: str, routing_key: str, *, lower_f
     Raises TypeError or ValueError if a header, or a property that AMQP has, does not fit into JSON;
     another property that does not fit is left out.
     """
-    properties = dict(message["properties"])
-    properties["delivery_info"] = {**properties.get("delivery_info", {}), "exchange": exchange, "routing_key": routing_key}
-    properties.pop("delivery_tag", None)
-    properties.pop(ORIGIN, None)
+    properties = {name: value for name, value in message["properties"].items() if name not in _OF_ANOTHER_DELIVERY}
+    properties["delivery_info"] = {"exchange": exchange, "routing_key": routing_key}
     headers = message.get("headers") or {}
     stored = {
         "headers": headers,

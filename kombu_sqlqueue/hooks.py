@@ -29,6 +29,6 @@ def install() -> None:
 def _prepare_worker(sender: Any, **kwargs: Any) -> None:
     if sender.app.connection_for_read().transport.driver_type == "sqlqueue":
         # A web process never comes here, and never pays for the worker's modules.
-        from .worker import RevokedStep, SQLQueueStep
+        from .worker import NoPrefetchStep, RevokedStep, SQLQueueStep
 
-        sender.app.steps["consumer"].update([SQLQueueStep, RevokedStep])
+        sender.app.steps["consumer"].update([SQLQueueStep, RevokedStep, NoPrefetchStep])

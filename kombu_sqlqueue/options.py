@@ -13,6 +13,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from .errors import ConfigurationError
+from .other_brokers import FOREIGN_OPTIONS
 
 __all__ = ["DatabaseOptions", "Options", "hide_password"]
 
@@ -33,39 +34,10 @@ KOMBU_OPTIONS = frozenset(
         "interval_max",
         "connect_retries_timeout",
         "errback",
+        "callback",
         "client_properties",
     }
 )
-
-#: Options of other transports that a deployment may still carry, and what makes them needless.
-FOREIGN_OPTIONS = {
-    "visibility_timeout": "leases are renewed while the worker lives, see lease_for",
-    "unacked_restore_interval": "lost deliveries are taken back as soon as their lease ends",
-    "unacked_restore_throttle": "lost deliveries are taken back as soon as their lease ends",
-    "fanout_prefix": "fanout needs no prefix here",
-    "fanout_patterns": "fanout needs no patterns here",
-    "global_keyprefix": "use table_prefix",
-    "queue_name_prefix": "use table_prefix",
-    "priority_steps": "every priority from 0 to 255 is served",
-    "sep": "priorities are a column here",
-    "queue_order_strategy": "queues take turns",
-    "wait_time_seconds": "consumers are woken by the database",
-    "region": "there is no cloud service involved",
-    "predefined_queues": "queues need no definition here",
-    "confirm_publish": "every publish is committed before it returns",
-    "socket_timeout": "use the driver's timeouts in the URL",
-    "socket_connect_timeout": "use the driver's timeouts in the URL",
-    "socket_keepalive": "use the driver's keepalives in the URL",
-    "socket_keepalive_options": "use the driver's keepalives in the URL",
-    "retry_on_timeout": "a lost connection is replaced by itself",
-    "health_check_interval": "a lost connection is replaced by itself",
-    "max_connections": "use pool_size",
-    "master_name": "use several hosts in the URL",
-    "body_encoding": "bodies are stored as they come",
-    "deadletter_queue": "an unroutable message is dropped, as on RabbitMQ",
-    "queue_tablename": "use table_prefix",
-    "message_tablename": "use table_prefix",
-}
 
 #: Up to the last @: what should have been percent-encoded in a password was perhaps not.
 _PASSWORD = re.compile(r"(://[^:/?#@]*):.*@", re.DOTALL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["QoS"]
@@ -18,16 +19,17 @@ class QoS:
 
     def __init__(self) -> None:
         self.prefetch_count = 0
+        #: Tells how many messages somebody has use for now; None if the window alone decides.
+        self.wanted: Callable[[], int] | None = None
         self._delivered: dict[str, Any] = {}
 
     def can_consume(self) -> bool:
-        return not self.prefetch_count or len(self._delivered) < self.prefetch_count
+        return self.can_consume_max_estimate() > 0
 
     def can_consume_max_estimate(self) -> int:
         """How many more messages may be delivered."""
-        if not self.prefetch_count:
-            return UNBOUNDED_CLAIM
-        return max(0, self.prefetch_count - len(self._delivered))
+        room = self.prefetch_count - len(self._delivered) if self.prefetch_count else UNBOUNDED_CLAIM
+        return max(0, room if self.wanted is None else min(room, self.wanted()))
 
     def append(self, message: Any, delivery_tag: str) -> None:
         self._delivered[delivery_tag] = message

@@ -37,8 +37,16 @@ MILLISECOND = timedelta(milliseconds=1)
 
 #: They tell RabbitMQ how to store a queue, which is no matter here.
 _STORAGE = frozenset({"x-queue-type", "x-queue-mode", "x-queue-version", "x-queue-master-locator", "x-ha-policy"})
-#: Understood and kept, but nobody acts upon them.
-_WITHOUT_EFFECT = frozenset({"x-max-length", "x-dead-letter-exchange", "x-dead-letter-routing-key"})
+#: Understood and kept, but nobody acts upon them, and what there is instead.
+_WITHOUT_EFFECT = {
+    "x-max-length": "a queue may grow as large as its database",
+    "x-max-length-bytes": "a queue may grow as large as its database",
+    "x-overflow": "a queue may grow as large as its database",
+    "x-dead-letter-exchange": "rejected messages are kept as dead, see `celery sqlqueue dead`",
+    "x-dead-letter-routing-key": "rejected messages are kept as dead, see `celery sqlqueue dead`",
+    "x-dead-letter-strategy": "rejected messages are kept as dead, see `celery sqlqueue dead`",
+    "x-delivery-limit": "the option max_reclaims bounds deliveries",
+}
 
 
 class Kind(enum.StrEnum):
@@ -107,10 +115,10 @@ class QueueArguments:
         return values
 
     @property
-    def unsupported(self) -> tuple[str, ...]:
-        """The names of the arguments that have no effect here, though their author expects one."""
-        ignored = {name for name, _ in self.others if name not in _STORAGE} | (_WITHOUT_EFFECT & self.given().keys())
-        return tuple(sorted(ignored))
+    def unsupported(self) -> dict[str, str]:
+        """The arguments that have no effect here, though their author expects one, each with what there is instead."""
+        ignored = {name for name, _ in self.others if name not in _STORAGE} | (_WITHOUT_EFFECT.keys() & self.given().keys())
+        return {name: _WITHOUT_EFFECT.get(name, "") for name in sorted(ignored)}
 
     def lifetime(self, of_message: timedelta | None) -> timedelta | None:
         """How long a message may wait in the queue: the shorter of its own time and the queue's."""

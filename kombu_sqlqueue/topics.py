@@ -2,29 +2,50 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 
-__all__ = ["RESULTS", "later_topic", "queue_topic", "queues_in", "result_topic", "tells_of_later", "waited_as"]
+from .routing import NAME_BYTES
+
+__all__ = [
+    "LONGEST_NAME",
+    "RESULTS",
+    "later_topic",
+    "names_in",
+    "queue_topic",
+    "result_topic",
+    "tells_of_later",
+    "topic_name",
+    "waited_as",
+]
 
 #: Who waits for any result waits for this; the announcement names the task.
 RESULTS = "results"
 _QUEUE = "queue:"
 _LATER = "later:"
+#: Bytes of the longest name of a queue that fits into a topic.
+LONGEST_NAME = NAME_BYTES - len(_QUEUE)
 _RESULT = "result:"
+
+
+def topic_name(queue: str) -> str:
+    """What stands for `queue` in topics: the longest names leave no room for more in a row, so a digest does."""
+    short = len(queue.encode()) <= LONGEST_NAME
+    return queue if short else hashlib.sha256(queue.encode()).hexdigest()
 
 
 def queue_topic(queue: str) -> str:
     """Something in `queue` changed that an idle consumer wants to know."""
-    return _QUEUE + queue
+    return _QUEUE + topic_name(queue)
 
 
 def later_topic(queue: str) -> str:
     """The queue got a message that is due later."""
-    return _LATER + queue
+    return _LATER + topic_name(queue)
 
 
-def queues_in(topics: Iterable[str]) -> set[str]:
-    """The queues that topics are about."""
+def names_in(topics: Iterable[str]) -> set[str]:
+    """What stands there for the queues that topics are about."""
     return {topic.partition(":")[2] for topic in topics}
 
 

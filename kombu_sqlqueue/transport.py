@@ -12,6 +12,7 @@ import math
 import socket
 import sys
 import time
+import warnings
 from typing import Any
 from urllib.parse import quote
 
@@ -25,7 +26,7 @@ from .notifier import Subscription
 from .options import Options, hide_password
 from .process import Process, process_for
 from .settling import WAIT_FOR
-from .topics import queue_topic, queues_in, tells_of_later
+from .topics import names_in, queue_topic, tells_of_later
 
 __all__ = ["PartsTransport", "Transport"]
 
@@ -68,6 +69,12 @@ class Transport(virtual.Transport):
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
         self.options = Options.parse(_url_of(client), client.transport_options)
+        if client.ssl:
+            warnings.warn(
+                "sqlqueue ignores broker_use_ssl: ask the driver for TLS in the URL, as ?sslmode=verify-full"
+                " for PostgreSQL or ?ssl_ca=/path/to/ca.pem for MariaDB and MySQL",
+                stacklevel=2,
+            )
         self.implements = self.implements.extend(asynchronous=self.options.event_loop)
         self._subscription: Subscription | None = None
         self._loop: Any = None
@@ -340,9 +347,9 @@ class Transport(virtual.Transport):
             self._look_everywhere()
         elif heard:
             self._heard = True
-            queues = queues_in(heard)
+            names = names_in(heard)
             for channel in list(self.channels):
-                channel.look(queues)
+                channel.look(names)
 
     def _look_everywhere(self) -> None:
         for channel in list(self.channels):

@@ -25,7 +25,7 @@ from .reporting import Reporter
 from .revoking import RevocationStore
 from .unhandled import Unhandled
 
-__all__ = ["RevokedStep", "SQLQueueStep"]
+__all__ = ["NoPrefetchStep", "RevokedStep", "SQLQueueStep"]
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +92,31 @@ class SQLQueueStep(bootsteps.StartStopStep):
         message = request.message
         self._in_pool.pop(message.delivery_tag, None)
         message.channel.end(message.delivery_tag)
+        if message.channel.qos.wanted is not None:
+            message.channel.make_room()
+
+
+class NoPrefetchStep(bootsteps.StartStopStep):
+    """Honours worker_disable_prefetch: a worker takes a message only when a slot of its pool is free for it."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def include_if(self, consumer: Any) -> bool:
+        return bool(consumer.app.conf.get("worker_disable_prefetch"))
+
+    def __init__(self, consumer: Any, **kwargs: Any) -> None:
+        super().__init__(consumer, **kwargs)
+        # Celery does this for Redis only, and would say that it does nothing here.
+        logging.getLogger("celery.worker.consumer.tasks").addFilter(
+            lambda record: not str(record.msg).startswith("worker_disable_prefetch is only supported for Redis")
+        )
+
+    def start(self, consumer: Any) -> None:
+        def free_slots() -> int:
+            slots = getattr(consumer.controller, "max_concurrency", None) or consumer.pool.num_processes
+            return int(slots) - len(state.reserved_requests)
+
+        consumer.task_consumer.channel.qos.wanted = free_slots
 
 
 class RevokedStep(bootsteps.StartStopStep):
@@ -184,7 +209,9 @@ def watch_pool(pool: Any, on_handed: Callable[[Any], None], on_ended: Callable[[
 
 def settle_failed(request: Any) -> None:
     """Ack a failed task's message as its settings say; does nothing if it was acked early."""
-    if not request.task.acks_late or request.task.acks_on_failure_or_timeout:
+    task = request.task
+    acks = getattr(task, "acks_on_failure", None)  # a setting of its own since Celery 5.7
+    if not task.acks_late or (task.acks_on_failure_or_timeout if acks is None else acks):
         request.acknowledge()
     else:
         request.reject(requeue=False)

@@ -28,7 +28,7 @@ from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from ..errors import ConfigurationError
-from ..topics import queue_topic
+from ..topics import LONGEST_NAME, queue_topic
 from .connecting import Connector, completed
 from .dialect import Capability, Trouble, commits_itself
 
@@ -168,7 +168,10 @@ class PostgreSQL:
         self, write: Update, queue: ColumnElement[str], tables: Tables, *, now: ColumnElement[int]
     ) -> Select[int, int]:
         written = write.where(self.unhurried()).returning(queue.label("queue")).cte("written")
-        topics = select((literal(queue_topic("")) + written.c.queue).label("topic")).distinct().cte("topics")
+        # As `topic_name` has it.
+        digest = func.encode(func.sha256(func.convert_to(written.c.queue, "UTF8")), "hex")
+        name = sa.case((func.octet_length(written.c.queue) <= LONGEST_NAME, written.c.queue), else_=digest)
+        topics = select((literal(queue_topic("")) + name).label("topic")).distinct().cte("topics")
         waiter = tables.waiter.c
         waits = select(1).where(waiter.topic == topics.c.topic, waiter.expires_at > now)
         notified = (

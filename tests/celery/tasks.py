@@ -46,6 +46,12 @@ def record(text):
 
 
 @app.task
+def pass_on(text, queue):
+    mark(f"passed on {text}")
+    record.apply_async((text,), queue=queue)
+
+
+@app.task
 def echo(value):
     return value
 

@@ -71,6 +71,14 @@ def test_options_of_another_broker_are_ignored_with_one_warning(tmp_path: Path):
         app.send_task("anything")
 
 
+def test_tls_settings_of_another_broker_are_not_ignored_silently(tmp_path: Path):
+    """Nobody may think that a connection is encrypted when it is not."""
+    app = app_on(f"sqlqueue+sqlite:///{tmp_path}/queue.db")
+    app.conf.broker_use_ssl = {"ssl_cert_reqs": "required"}
+    with pytest.warns(UserWarning, match="broker_use_ssl: ask the driver for TLS in the URL"):
+        app.send_task("anything")
+
+
 def test_a_missing_driver_names_the_extra_to_install():
     """psycopg is optional; who has not installed it is told how to."""
     program = (

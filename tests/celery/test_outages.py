@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from celery.exceptions import WorkerLostError
+from kombu.exceptions import OperationalError
 from sqlalchemy.engine import make_url
 
 from kombu_sqlqueue.options import DatabaseOptions, normalise
@@ -92,3 +93,28 @@ def test_a_result_is_stored_though_the_database_was_away_when_the_task_ended(sit
 
     assert result.get(timeout=60) == "job"
     assert site.marks("begin job") == ["begin job"]
+
+
+def test_a_database_that_takes_no_writes_for_a_while_is_waited_for(site: Site, server: Any):
+    """As during a failover: the same worker goes on afterwards, and what was refused was refused to its sender."""
+    worker = site.worker()
+    running = site.send("sleep_late", "job", OUTAGE)
+    eventually(lambda: site.marks("begin job"))
+    take_writes(server, "off")
+    site.app.conf.task_publish_retry = False
+    with pytest.raises(OperationalError, match="read-only"):
+        site.send("record", "refused")
+    eventually(lambda: site.marks("end job"))
+    take_writes(server, "on")
+    site.send("record", "after")
+
+    eventually(lambda: site.marks("after"))
+    assert running.get(timeout=60) == "job"
+    eventually(lambda: site.waiting() == 0)
+    assert not site.marks("refused")
+    assert worker.process.poll() is None
+
+
+def take_writes(server: Any, answer: str) -> None:
+    server.psql(f"ALTER SYSTEM SET default_transaction_read_only = {'off' if answer == 'on' else 'on'}")
+    server.psql("SELECT pg_reload_conf()")

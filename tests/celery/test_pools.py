@@ -68,9 +68,10 @@ def test_a_timeout_that_is_not_acked_runs_again(make_site):
         result.get(timeout=60)
 
 
-def test_children_are_recycled(site: Site):
-    """A child for every two tasks: each task runs once and answers."""
-    site.worker("-c2", "--max-tasks-per-child=2")
+@pytest.mark.parametrize("bound", ["--max-tasks-per-child=2", "--max-memory-per-child=1"])
+def test_children_are_recycled(site: Site, bound: str):
+    """A child for every two tasks, or for each since one kilobyte is too little: each task runs once and answers."""
+    site.worker("-c2", bound)
     results = [site.send("add", i, i) for i in range(20)]
 
     assert [result.get(timeout=60) for result in results] == [2 * i for i in range(20)]
@@ -147,10 +148,57 @@ def test_a_bound_on_waiting_tasks_holds_nothing_back(make_site):
     eventually(lambda: len(site.marks()) == 5)
 
 
-def test_a_small_connection_pool_serves_many_threads(make_site):
-    """broker_pool_limit bounds Celery's own pool; ours is as large as pool_size says."""
-    site = make_site(broker_pool_limit=1)
+@pytest.mark.parametrize("limit", [0, 1, None])
+def test_a_connection_pool_of_any_size_serves_many_threads(make_site, limit: int | None):
+    """broker_pool_limit bounds Celery's own pool, or does without one; ours is as large as pool_size says."""
+    site = make_site(broker_pool_limit=limit)
     site.worker("-Pthreads", "-c8")
     results = [site.send("add", i, 1) for i in range(40)]
 
     assert [result.get(timeout=60) for result in results] == [i + 1 for i in range(40)]
+
+
+def test_without_a_prefetch_limit_a_worker_takes_what_there_is(make_site):
+    """worker_prefetch_multiplier=0: everything that is ready is leased to one worker, and given back when it stops."""
+    site = make_site(worker_prefetch_multiplier=0)
+    site.send("sleep_late", "first", 60)
+    for i in range(250):
+        site.send("record", str(i))
+    worker = site.worker()
+
+    eventually(lambda: site.counts().leased == 251)
+    worker.signal(signal.SIGQUIT)
+    worker.process.wait(60)
+    assert site.counts().leased == 0
+    assert site.counts().ready == 251
+
+
+def test_with_a_prefetch_multiplier_of_one_a_worker_takes_one_for_each_process(make_site):
+    """And one more once it has acked the one that runs, if acks are early."""
+    site = make_site(worker_prefetch_multiplier=1)
+    for i in range(6):
+        site.send("sleep_late", str(i), 60)
+    site.worker("-c2")
+
+    eventually(lambda: len(site.marks()) == 2)
+    assert site.counts().leased == 2
+    assert site.counts().ready == 4
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_without_prefetch_a_worker_takes_only_what_it_can_run(make_site, pool: str):
+    """worker_disable_prefetch, with early acks too: nothing waits behind the task that runs, another worker gets it."""
+    site = make_site(worker_disable_prefetch=True)
+    first = site.worker("-P", pool, name="busy")
+    for number in range(30):
+        site.send("record", f"quick {number}")
+    eventually(lambda: len(site.marks()) == 30 and site.waiting() == 0)
+    site.send("sleep_early", "long", 60)
+    eventually(lambda: site.marks("begin long"))
+    for number in range(5):
+        site.send("record", str(number))
+    site.worker(name="free")
+
+    eventually(lambda: set("01234") <= set(site.marks()))
+    assert not site.marks("end long")
+    assert "worker_disable_prefetch" not in first.text

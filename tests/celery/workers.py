@@ -16,9 +16,10 @@ from typing import Any
 from celery import Celery, Signature
 from celery.result import AsyncResult
 
-from kombu_sqlqueue.messages import QueueCounts
+from kombu_sqlqueue.messages import DeadMessage, QueueCounts
 from kombu_sqlqueue.options import DatabaseOptions
 from kombu_sqlqueue.process import process_for
+from kombu_sqlqueue.sql.admin import SQLAdmin
 
 __all__ = ["Site", "Worker", "eventually"]
 
@@ -103,11 +104,11 @@ class Site:
         """Send the task `name` of the app under test."""
         return self.task(name, *args).apply_async(**options)
 
-    def worker(self, *arguments: str, name: str | None = None, wait: bool = True) -> Worker:
+    def worker(self, *arguments: str, name: str | None = None, wait: bool = True, app: str = "tests.celery.tasks") -> Worker:
         name = name or f"w{len(self.workers) + 1}"
         log = self.directory / f"{name}.log"
         process = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", "tests.celery.tasks", "worker", "-l", "INFO", "-n", f"{name}@test"]
+            [sys.executable, "-m", "celery", "-A", app, "worker", "-l", "INFO", "-n", f"{name}@test"]
             + (list(arguments) if any(a.startswith("-c") for a in arguments) else ["-c1", *arguments]),
             stdout=log.open("ab"),
             stderr=subprocess.STDOUT,
@@ -141,6 +142,10 @@ class Site:
         """How many messages of the queue are not done with."""
         counts = self.counts(queue)
         return counts.ready + counts.delayed + counts.leased + counts.started
+
+    def dead(self) -> list[DeadMessage]:
+        """What was set aside, the latest first."""
+        return SQLAdmin(process_for(self.database).database).dead(limit=1000)
 
     def queues(self) -> set[str]:
         """The names of all declared queues."""

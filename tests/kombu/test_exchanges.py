@@ -87,6 +87,16 @@ def test_a_message_that_nobody_wants_is_dropped(channel, name):
     assert queue.get() is None
 
 
+def test_a_task_that_goes_nowhere_is_told(channel, name, caplog):
+    """Its sender may have meant another exchange or key; of events and other transient messages nothing is said."""
+    producer = channel.Producer(Exchange(name, type="topic"))
+    producer.publish([], routing_key="wrong", headers={"task": "shop.pay", "id": "7"}, delivery_mode="transient")
+    assert not caplog.records
+    producer.publish([], routing_key="wrong", headers={"task": "shop.pay", "id": "7"})
+
+    assert f"task shop.pay[7] goes nowhere: no queue is bound to exchange '{name}' for routing key 'wrong'" in caplog.text
+
+
 def test_a_queue_bound_after_a_dropped_message_gets_the_next(connect, channel, name):
     """Nobody may remember for long that there was no route."""
     exchange = Exchange(name, type="topic")
@@ -106,6 +116,18 @@ def test_a_deleted_exchange_leads_nowhere(channel, name):
 
     assert queue.get() is None
     assert queue.queue_declare(passive=True)
+
+
+def test_an_exchange_in_use_can_be_spared(channel, name):
+    exchange = Exchange(name, type="fanout")(channel)
+    [queue] = declare(channel, name, exchange, a="k")
+    exchange.delete(if_unused=True)
+    Exchange(name, passive=True)(channel).declare()
+    queue.unbind_from(exchange, "k")
+    exchange.delete(if_unused=True)
+
+    with pytest.raises(ChannelError):
+        Exchange(name, passive=True)(channel).declare()
 
 
 def test_a_passive_declare_of_no_exchange_is_refused(channel, name):

@@ -130,6 +130,56 @@ def test_a_queue_that_is_not_empty_can_be_spared(channel, name):
     assert take_all(queue) == ["x"]
 
 
+def test_a_queue_in_use_can_be_spared(connect, channel, name):
+    """A consumer of any process counts as use."""
+    queue = Queue(name)(channel)
+    queue.declare()
+    publish(channel, name, "x")
+    with Consumer(connect().channel(), [queue]):
+        queue.delete(if_unused=True)
+        assert queue.queue_declare(passive=True).consumer_count == 1
+    queue.delete(if_unused=True)
+
+    with pytest.raises(ChannelError):
+        queue.queue_declare(passive=True)
+
+
+def test_a_consumer_of_a_deleted_queue_serves_the_next_of_that_name(connect, connection, channel, name, drain):
+    """Its consumer learns nothing of the deletion, and need not."""
+    queue = Queue(name)(channel)
+    got = []
+    with Consumer(channel, [queue], callbacks=[lambda body, message: (got.append(body), message.ack())]):
+        drain(connection)
+        Queue(name)(connect().channel()).delete()
+        other = connect().channel()
+        Queue(name)(other).declare()
+        publish(other, name, "after")
+        assert drain(connection, 1, timeout=10) == 1
+
+    assert got == ["after"]
+
+
+def test_what_is_held_of_a_deleted_queue_can_be_acked(connect, channel, name, count_rows):
+    queue = Queue(name)(channel)
+    queue.declare()
+    publish(channel, name, "held", "waiting")
+    message = queue.get()
+    Queue(name)(connect().channel()).delete()
+    message.ack()
+
+    assert until(lambda: count_rows("message", "dead") == [0, 0])
+
+
+def test_a_queue_declared_otherwise_is_as_declared_last(connect, channel, name):
+    """RabbitMQ refuses this; here a deploy may change a queue, and its messages stay."""
+    Queue(name, max_priority=9)(channel).declare()
+    publish(channel, name, "old", priority=9)
+    Queue(name, max_priority=1)(connect().channel()).declare()
+    publish(connect().channel(), name, "new", priority=9)
+
+    assert take_all(Queue(name)(channel)) == ["old", "new"]
+
+
 def test_an_auto_delete_queue_goes_with_its_consumer(channel, name):
     queue = Queue(name, auto_delete=True)(channel)
     with Consumer(channel, [queue]):

@@ -24,6 +24,17 @@ def test_a_delivery_tells_which_tables_its_tag_belongs_to():
     assert "7:2" not in again.text
 
 
+def test_how_another_broker_delivered_a_message_is_forgotten():
+    """The body is unwrapped by then, and what the broker noted of that delivery may be larger than the body."""
+    info = {"exchange": "", "routing_key": "old", "sqs_message": {"Body": "x" * 100}}
+    properties = {"body_encoding": "base64", "delivery_info": info, "delivery_tag": "some tag", "correlation_id": "c"}
+    envelope = pack({**TASK, "properties": properties}, "", "celery", lower_first=False)
+    message = unpack(Delivery(Lease(7, 1), "celery", 0, envelope.body, envelope.text, 0), origin="here")
+
+    assert message["properties"].pop("delivery_info") == {"exchange": "", "routing_key": "celery", "redelivered": False}
+    assert message["properties"] == {"correlation_id": "c", "delivery_tag": "7:1", ORIGIN: "here"}
+
+
 def test_tables_elsewhere_have_another_origin():
     """Another database, schema or prefix; the password makes no difference."""
     url = "postgresql+psycopg://user:one@host/db"

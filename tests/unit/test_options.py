@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from datetime import timedelta
+from pathlib import Path
 
+import kombu.transport
 import pytest
 
 from kombu_sqlqueue.errors import ConfigurationError
-from kombu_sqlqueue.options import FOREIGN_OPTIONS, DatabaseOptions, Options, hide_password, normalise
+from kombu_sqlqueue.options import _PARSERS, KOMBU_OPTIONS, DatabaseOptions, Options, hide_password, normalise
+from kombu_sqlqueue.other_brokers import FOREIGN_OPTIONS
 
 URL = "sqlqueue+postgresql://user@host/database"
 
@@ -125,6 +129,19 @@ def test_options_of_other_transports_are_ignored_with_one_warning():
 
     assert len(told) == 1
     assert "fanout_prefix" in str(told[0].message)
+
+
+def test_each_option_of_kombus_own_transports_is_known():
+    """Whatever a deployment may carry from another broker, its workers start."""
+    sources = [path.read_text() for path in Path(kombu.transport.__file__).parent.rglob("*.py")]
+    named = set()
+    for source in sources:
+        named.update(re.findall(r"""transport_options(?:\.get\(|\.pop\(|\[)\s*['"]([\w-]+)['"]""", source))
+        for listed in re.findall(r"from_transport_options = .*?\n\n", source, re.DOTALL):
+            named.update(re.findall(r"'(\w[\w-]+)'", listed))
+    assert {"visibility_timeout", "priority_steps", "predefined_queues", "retry_total", "sep"} <= named
+
+    assert named - FOREIGN_OPTIONS.keys() - KOMBU_OPTIONS - _PARSERS.keys() == set()
 
 
 def test_what_kombu_writes_there_is_accepted_silently():
