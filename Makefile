@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+BENCH_ARGS ?= all
 # Most tests wait for workers rather than compute: more of them at a time than there are cores.
 TEST_PROCESSES ?= 4
 # The harness of the upstream suites is no part of this project; their plugins stay out of our own environment.
@@ -14,7 +15,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet
 PARTS = setup.cfg pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick peer-suites run-peer-suites lint format types check clean
+.PHONY: help demo test quick bench peer-suites run-peer-suites lint format types check clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -36,6 +37,9 @@ peer-suites: ## Run Kombu's and Celery's own suites on our databases; takes half
 
 run-peer-suites: $(VENV)/peer.stamp
 	@$(BIN)/python -m tests.upstream $(PEER_SUITES) $(PEER_ARGS)
+
+bench: $(VENV)/bench.stamp ## Measure us beside Redis, RabbitMQ and others; BENCH_ARGS="consume --quick" for less
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 lint: $(VENV)/dev.stamp ## Check style and format
 	@$(BIN)/ruff check .
@@ -71,4 +75,9 @@ $(VENV)/dev.stamp: $(BIN)/pip $(PARTS)
 $(VENV)/peer.stamp: $(BIN)/pip $(PARTS)
 	@echo "installing the project with what the upstream suites need"
 	@$(PIP) --editable '.[postgresql,mysql,peer]'
+	@touch $@
+
+$(VENV)/bench.stamp: $(BIN)/pip $(PARTS)
+	@echo "installing the project with those it is measured beside"
+	@$(PIP) --editable '.[postgresql,mysql,bench]'
 	@touch $@

@@ -1,0 +1,65 @@
+"""Celery with any broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from celery import chord, group
+
+import kombu_sqlqueue
+from kombu_sqlqueue.options import Options
+from kombu_sqlqueue.sql.database import Database
+from kombu_sqlqueue.sql.migrate import upgrade
+
+from . import Engine, Message
+from .celery_app import app, noop, total, value
+from .filling import filler_of
+
+__all__ = ["ENGINE", "CeleryEngine"]
+
+#: Seconds to wait for a result.
+PATIENCE = 120
+#: How many messages one call of `bulk_publish` gets.
+BATCH = 500
+
+
+class CeleryEngine(Engine):
+    def prepare(self) -> None:
+        """Our tables; whoever else has any makes them at first use."""
+        if self.setting.broker.startswith("sqlqueue"):
+            database = Database(Options.parse(self.setting.broker, {}).database)
+            upgrade(database)
+            database.dispose()
+
+    def send(self, messages: Iterable[Message]) -> None:
+        for tag, countdown in messages:
+            noop.apply_async((tag,), countdown=countdown)
+
+    def send_many(self, n: int, mode: str) -> None:
+        if mode == "group":
+            group(noop.s(0.0) for _ in range(n)).apply_async()
+            return
+        bulk_publish = getattr(kombu_sqlqueue, "bulk_publish", None)
+        if bulk_publish is None or not self.setting.broker.startswith("sqlqueue"):
+            raise NotImplementedError
+        for done in range(0, n, BATCH):
+            bulk_publish([noop.s(0.0) for _ in range(min(BATCH, n - done))])
+
+    def fill(self, n: int, countdown: float | None) -> None:
+        filler_of(self.setting.broker)(app, n, lambda: noop.apply_async((0.0,), countdown=countdown).id)
+
+    def call(self) -> None:
+        assert value.delay().get(timeout=PATIENCE) == 1
+
+    def call_group(self, n: int) -> None:
+        assert sum(group(value.s() for _ in range(n)).apply_async().get(timeout=PATIENCE)) == n
+
+    def call_chord(self, n: int) -> None:
+        assert chord([value.s() for _ in range(n)])(total.s()).get(timeout=PATIENCE) == n
+
+    def work(self, pool: str, concurrency: int, first: int) -> None:
+        self.send((0.0, None) for _ in range(first))
+        app.worker_main(["worker", "-P", pool, "-c", str(concurrency), "-l", "WARNING", "-n", f"{self.setting.queue}@%h"])
+
+
+ENGINE = CeleryEngine
