@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .servers import MariaDB, PostgreSQL, RabbitMQ, Redis, Server
+from .servers import MariaDB, PostgreSQL, RabbitMQ, Redis, Server, SQLServer
 from .setting import Setting
 from .site import Site
 
@@ -45,6 +45,11 @@ class Peer:
     def is_celery(self) -> bool:
         return self.engine == "celery"
 
+    @property
+    def prepares(self) -> bool:
+        """Its tables are made by a command, not at first use."""
+        return isinstance(self.server, SQLServer) and (self.ours or not self.is_celery)
+
     def missing(self) -> str | None:
         """Why it cannot take part, None if it can."""
         if self.package and importlib.util.find_spec(self.package) is None:
@@ -60,7 +65,8 @@ class Peer:
             setting = Setting(self.engine, queue, directory, broker, backend, {**self.conf, **conf})
             site = Site(setting, self.server, place, Path(directory))
             try:
-                site.do("prepare")
+                if self.prepares:
+                    site.do("prepare")
                 yield site
             finally:
                 site.close()

@@ -14,7 +14,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-__all__ = ["MariaDB", "PostgreSQL", "RabbitMQ", "Redis", "Server"]
+__all__ = ["MariaDB", "PostgreSQL", "RabbitMQ", "Redis", "SQLServer", "Server"]
 
 
 class Server:

@@ -68,12 +68,9 @@ class Worker:
         """Of its main process, in MB."""
         return float(psutil.Process(self.pid).memory_info().rss) / 2**20
 
-    def stop(self) -> None:
+    def kill(self) -> None:
+        """With all that it started: the group is its own. Nothing that it could still do is wanted."""
         with contextlib.suppress(ProcessLookupError):
-            self._process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(10)
-            # What it started is in a process group of its own.
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
 
@@ -126,7 +123,7 @@ class Site:
 
     def close(self) -> None:
         for worker in self._workers:
-            worker.stop()
+            worker.kill()
         self._workers.clear()
 
     def _start(self, action: str, given: dict[str, Any], **how: Any) -> subprocess.Popen[bytes]:
