@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 
 import click
@@ -34,6 +36,8 @@ def peers_named(context: click.Context, parameter: click.Parameter, value: str |
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=OUT, help="Where the files go.")
 def main(measures: tuple[str, ...], peers: list[str], repeat: int, n: int | None, quick: bool, out: Path) -> None:
     """Measure, and write results.json, table.md and the charts. `report` writes the latter two again."""
+    # Being stopped is no reason to leave workers and databases behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     path = out / RESULTS
     if "report" in measures:
         findings = Findings.load(path)

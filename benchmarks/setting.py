@@ -31,6 +31,10 @@ class Setting:
     def marks(self) -> Marks:
         return Marks(Path(self.directory))
 
+    def report_ready(self) -> None:
+        """This process is a worker that takes tasks from now on."""
+        Path(self.directory, f"{os.getpid()}.ready").touch()
+
     def environment(self) -> dict[str, str]:
         given = {VARIABLE: json.dumps(asdict(self)), "PYTHONPATH": str(ROOT), "C_FORCE_ROOT": "1"}
         return os.environ | given

@@ -156,6 +156,14 @@ class Site:
             raise Failed(f"no task ran within {timeout:.0f} s: {_end(''.join(worker.text for worker in self._workers))}")
         return count
 
+    def wait_ready(self, timeout: float = 180) -> None:
+        """Until all workers, which are Celery's, take tasks."""
+        deadline = time.monotonic() + timeout
+        while len(list(self._directory.glob("*.ready"))) < len(self._workers):
+            if time.monotonic() > deadline:
+                raise Failed(f"not all workers were ready within {timeout:.0f} s")
+            time.sleep(0.05)
+
     def marks(self) -> list[Mark]:
         return self._marks.load()
 

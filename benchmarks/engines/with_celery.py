@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from celery import chord, group
+from celery.signals import worker_ready
 
 import kombu_sqlqueue
 from kombu_sqlqueue.options import Options
@@ -13,7 +14,7 @@ from kombu_sqlqueue.sql.migrate import upgrade
 
 from . import Engine, Message
 from .celery_app import app, noop, total, value
-from .filling import filler_of
+from .filling import fill
 
 __all__ = ["ENGINE", "CeleryEngine"]
 
@@ -46,7 +47,7 @@ class CeleryEngine(Engine):
             bulk_publish([noop.s(0.0) for _ in range(min(BATCH, n - done))])
 
     def fill(self, n: int, countdown: float | None) -> None:
-        filler_of(self.setting.broker)(app, n, lambda: noop.apply_async((0.0,), countdown=countdown).id)
+        fill(app, lambda queue: noop.apply_async((0.0,), countdown=countdown, queue=queue).id, n)
 
     def call(self) -> None:
         assert value.delay().get(timeout=PATIENCE) == 1
@@ -59,6 +60,7 @@ class CeleryEngine(Engine):
 
     def work(self, pool: str, concurrency: int, first: int) -> None:
         self.send((0.0, None) for _ in range(first))
+        worker_ready.connect(lambda **_: self.setting.report_ready(), weak=False)
         app.worker_main(["worker", "-P", pool, "-c", str(concurrency), "-l", "WARNING", "-n", f"{self.setting.queue}@%h"])
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..figures import Values
+from ..marks import Mark
 from ..peers import Peer
 from ..site import Site, Snapshot
 from .kinds import ALL, CELERY, Metric, Plan, measure
@@ -62,13 +65,17 @@ def _between(site: Site, before: Snapshot, after: Snapshot) -> Values:
     if tasks < 1:
         return {}
     values = {
-        "rate": tasks / (counted[-1].monotonic - counted[0].monotonic),
+        "rate": _rate(counted),
         "main_us": (after.main - before.main) / tasks * 1e6,
         "children_us": (after.children - before.children) / tasks * 1e6,
     }
     if before.server is not None and after.server is not None:
         values["server_us"] = (after.server - before.server) / tasks * 1e6
     return values
+
+
+def _rate(marks: Sequence[Mark]) -> float:
+    return (len(marks) - 1) / (marks[-1].monotonic - marks[0].monotonic)
 
 
 BACKLOG_PEERS = ["redis", "rabbitmq", "postgresql", "mariadb", "sqlite", "sqla-postgresql", "procrastinate", "pgqueuer"]
@@ -131,10 +138,13 @@ def contention(peer: Peer, plan: Plan) -> Values:
         values["silent_rate"] = _publish_together(peer, plan, broker_transport_options={"listen": False})
     for workers in (4, 16):
         with peer.visit() as site:
-            site.do("fill", n=plan.n)
             for _ in range(workers):
                 site.start_worker("solo", 1)
-            values[f"workers{workers}_rate"] = consumed(site, plan.n, plan.window).get("rate", 0.0)
+            # All are there before the first task is: else some would be late for it.
+            site.wait_ready()
+            site.do("fill", n=plan.n)
+            site.wait(plan.n, plan.window)
+            values[f"workers{workers}_rate"] = _rate(site.marks()[int(plan.n * UNCOUNTED) :])
     return values
 
 
