@@ -40,6 +40,9 @@ class Server:
         """How many commands, queries or transactions it has carried out there so far."""
         return None
 
+    def settle(self, place: str) -> None:
+        """Do now what it would otherwise do some time after much was written."""
+
     def cpu(self) -> float | None:
         """Seconds of CPU so far; None for a server whose process is not ours to see."""
         process = _listener(make_url(self.url).port or self.port)
@@ -90,6 +93,11 @@ class PostgreSQL(SQLServer):
     driver = "postgresql+psycopg"
     package = "psycopg"
     drop = "DROP DATABASE IF EXISTS {name} WITH (FORCE)"
+
+    def settle(self, place: str) -> None:
+        engine = create_engine(make_url(place).set(drivername=self.driver), isolation_level="AUTOCOMMIT", poolclass=NullPool)
+        with engine.connect() as connection:
+            connection.exec_driver_sql("VACUUM ANALYZE")
 
     def commands(self, place: str) -> float:
         """Statements where pg_stat_statements can tell, else transactions, of this database alone."""

@@ -173,6 +173,10 @@ class Site:
         main, children = sum(main for main, _ in spent), sum(children for _, children in spent)
         return Snapshot(time.monotonic(), self._marks.count(), main, children, server)
 
+    def settle(self) -> None:
+        if self._server:
+            self._server.settle(self._place)
+
     def commands(self) -> float | None:
         """What the server has been asked so far."""
         return self._server.commands(self._place) if self._server else None

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from benchmarks.figures import medians
 from benchmarks.measures import MEASURES
+from benchmarks.measures.kinds import REGISTERED
+from benchmarks.peers import PEERS
 from benchmarks.report import markdown
 from benchmarks.runs import Findings, Found
 
@@ -56,6 +58,16 @@ def test_the_table_shows_ratios_and_names_who_was_not_measured():
     assert table.index("Celery on Redis | 300") < table.index("kombu-sqlqueue on SQLite"), "in the order of the peers"
     assert "rabbitmq: it broke" in table
     assert "dbos: dbos is not installed" in table
+
+
+def test_the_page_tells_of_each_measure_and_peer():
+    page = (ROOT / "docs" / "performance.md").read_text()
+    for name in (*MEASURES, *PEERS):
+        assert f"`{name}`" in page, name
+
+
+def test_each_measure_has_its_place():
+    assert set(MEASURES) == set(REGISTERED)
 
 
 def test_each_measure_names_its_metrics_once():

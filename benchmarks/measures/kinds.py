@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..figures import Values
 from ..peers import PEERS, Peer
 
-__all__ = ["ALL", "CELERY", "MEASURES", "Measure", "Metric", "Plan", "measure"]
+__all__ = ["ALL", "CELERY", "REGISTERED", "Measure", "Metric", "Plan", "measure"]
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Measure:
         return Plan(n or (self.quick if quick else self.n), min(self.window, 10) if quick else self.window)
 
 
-#: All of them, in the order in which they run.
-MEASURES: dict[str, Measure] = {}
+#: Filled by the modules of this package.
+REGISTERED: dict[str, Measure] = {}
 
 ALL = tuple(PEERS)
 CELERY = tuple(name for name, peer in PEERS.items() if peer.is_celery)
@@ -68,7 +68,7 @@ def measure(
     window: float = 30,
 ) -> Callable[[Run], Run]:
     def register(run: Run) -> Run:
-        MEASURES[name] = Measure(name, title, tuple(metrics), tuple(peers), run, n, quick, window)
+        REGISTERED[name] = Measure(name, title, tuple(metrics), tuple(peers), run, n, quick, window)
         return run
 
     return register

@@ -109,6 +109,7 @@ def backlog(peer: Peer, plan: Plan) -> Values:
             if later:
                 site.do("fill", n=later, countdown=HOUR)
             site.do("fill", n=waiting)
+            site.settle()
             site.start_worker()
             # Of a million there are as many as the time allows.
             begun = min(waiting, few) // 20 or 1
