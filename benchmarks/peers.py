@@ -47,8 +47,8 @@ class Peer:
 
     @property
     def prepares(self) -> bool:
-        """Its tables are made by a command, not at first use."""
-        return isinstance(self.server, SQLServer) and (self.ours or not self.is_celery)
+        """It has tables that must be there before anybody comes; a SQLite file is made by the first."""
+        return isinstance(self.server, SQLServer)
 
     def missing(self) -> str | None:
         """Why it cannot take part, None if it can."""

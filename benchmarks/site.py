@@ -148,9 +148,7 @@ class Site:
         """Until so many tasks have run, or the time is over; the answer is how many have."""
         deadline = time.monotonic() + timeout
         while (count := self._marks.count()) < done and time.monotonic() < deadline:
-            for worker in self._workers:
-                if not worker.is_alive:
-                    raise Failed(f"a worker ended: {_end(worker.text)}")
+            self._check_workers()
             time.sleep(0.02)
         if count == 0:
             raise Failed(f"no task ran within {timeout:.0f} s: {_end(''.join(worker.text for worker in self._workers))}")
@@ -160,9 +158,15 @@ class Site:
         """Until all workers, which are Celery's, take tasks."""
         deadline = time.monotonic() + timeout
         while len(list(self._directory.glob("*.ready"))) < len(self._workers):
+            self._check_workers()
             if time.monotonic() > deadline:
                 raise Failed(f"not all workers were ready within {timeout:.0f} s")
             time.sleep(0.05)
+
+    def _check_workers(self) -> None:
+        for worker in self._workers:
+            if not worker.is_alive:
+                raise Failed(f"a worker ended: {_end(worker.text)}")
 
     def marks(self) -> list[Mark]:
         return self._marks.load()

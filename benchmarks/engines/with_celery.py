@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 from celery import chord, group
@@ -26,11 +27,13 @@ BATCH = 500
 
 class CeleryEngine(Engine):
     def prepare(self) -> None:
-        """Our tables; whoever else has any makes them at first use."""
+        """Kombu's sqla makes its tables at first use, which must not be that of several workers at once."""
         if self.setting.broker.startswith("sqlqueue"):
             database = Database(Options.parse(self.setting.broker, {}).database)
             upgrade(database)
             database.dispose()
+        with app.connection_for_write() as connection:
+            app.amqp.queues[self.setting.queue].bind(connection.default_channel).declare()
 
     def send(self, messages: Iterable[Message]) -> None:
         for tag, countdown in messages:
@@ -61,7 +64,8 @@ class CeleryEngine(Engine):
     def work(self, pool: str, concurrency: int, first: int) -> None:
         self.send((0.0, None) for _ in range(first))
         worker_ready.connect(lambda **_: self.setting.report_ready(), weak=False)
-        app.worker_main(["worker", "-P", pool, "-c", str(concurrency), "-l", "WARNING", "-n", f"{self.setting.queue}@%h"])
+        name = f"{self.setting.queue}_{os.getpid()}@%h"
+        app.worker_main(["worker", "-P", pool, "-c", str(concurrency), "-l", "WARNING", "-n", name])
 
 
 ENGINE = CeleryEngine

@@ -144,8 +144,8 @@ def contention(peer: Peer, plan: Plan) -> Values:
             # All are there before the first task is: else some would be late for it.
             site.wait_ready()
             site.do("fill", n=plan.n)
-            site.wait(plan.n, plan.window)
-            values[f"workers{workers}_rate"] = _rate(site.marks()[int(plan.n * UNCOUNTED) :])
+            done = site.wait(plan.n, plan.window)
+            values[f"workers{workers}_rate"] = _rate(site.marks()[int(done * UNCOUNTED) : done])
     return values
 
 
