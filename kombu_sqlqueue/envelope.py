@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -44,6 +45,7 @@ _OF_ANOTHER_DELIVERY = frozenset({"delivery_info", "delivery_tag", "body_encodin
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON = "application/json"
+_MARK = '"__type__"'
 #: AMQP's delivery mode of a message that need not survive.
 _TRANSIENT = 1
 
@@ -126,7 +128,9 @@ def pack(message: Mapping[str, Any], exchange: str, routing_key: str, *, lower_f
 
 def unpack(delivery: Delivery, *, origin: str) -> dict[str, Any]:
     """The message dict of a delivery from the tables `origin`, its tag the lease. Raises ValueError if it is damaged."""
-    payload: dict[str, Any] = loads(delivery.envelope)
+    # What Kombu knows beyond JSON, such as a datetime, is marked so; without a mark this is twice as quick.
+    read = loads if _MARK in delivery.envelope else json.loads
+    payload: dict[str, Any] = read(delivery.envelope)
     properties = payload["properties"]
     properties["delivery_tag"] = delivery.lease.tag
     properties[ORIGIN] = origin

@@ -227,7 +227,7 @@ class LeaseKeeper:
         if self.settler:
             self._watching = True
             moments.append(SETTLE_AFTER - self.settler.waited)
-        if any(self._aheads):
+        if any(list(self._aheads)):
             self._watching = True
             moments.append(STALE_AFTER)
         return max(0.0, min(moments))

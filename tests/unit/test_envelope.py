@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
+from decimal import Decimal
+
 import pytest
 
 from kombu_sqlqueue.envelope import ORIGIN, pack, unpack
@@ -33,6 +36,16 @@ def test_how_another_broker_delivered_a_message_is_forgotten():
 
     assert message["properties"].pop("delivery_info") == {"exchange": "", "routing_key": "celery", "redelivered": False}
     assert message["properties"] == {"correlation_id": "c", "delivery_tag": "7:1", ORIGIN: "here"}
+
+
+def test_headers_that_are_more_than_json_come_back_as_they_were():
+    """Kombu marks them in its JSON; what only looks like its mark is text."""
+    moment = datetime.datetime(2024, 2, 29, 12, 30, tzinfo=datetime.UTC)
+    headers = {**TASK["headers"], "moment": moment, "amount": Decimal("1.10"), "text": '{"__type__": "decimal"}'}
+    for given in (headers, {**TASK["headers"], "text": '{"__type__": "decimal"}'}):
+        envelope = pack({**TASK, "headers": given}, "", "celery", lower_first=False)
+        message = unpack(Delivery(Lease(7, 1), "celery", 0, envelope.body, envelope.text, 0), origin="here")
+        assert message["headers"] == given
 
 
 def test_tables_elsewhere_have_another_origin():
