@@ -63,6 +63,11 @@ class Ahead:
         """A delivered message has left the window: its task began, or ended if it is acked late."""
         self._started += 1
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether messages are started so fast that some are claimed ahead."""
+        return self._rate * HORIZON >= SIZES[1]
+
     def limit(self, room: int) -> int:
         """How many messages to claim for a window with this room: as many, or with those beyond it one of SIZES."""
         most = room + self._allowance()

@@ -177,6 +177,11 @@ class Channel(Declaring):
         self._ahead.put(deliveries)
         return len(deliveries)
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether its tasks are so short that what is written of them can wait for the next batch."""
+        return self._ahead.is_quick
+
     def look(self, names: Container[str] | None = None) -> None:
         """Something may be ready in the queues that topics call so, or in any: let the next `fetch` claim."""
         if names is None or any(topic_name(queue) in names for queue in self._active_queues):
@@ -253,6 +258,7 @@ class Channel(Declaring):
         lease = Lease.parse(delivery_tag)
         if lease is not None and self._keeper.nack(lease) is Outcome.DEAD:
             logger.error("message %s was put back too often; it is dead now", delivery_tag)
+        self.look()
         self._left_window(delivery_tag)
 
     def set_aside(self, delivery_tag: str, reason: Reason) -> None:
@@ -265,6 +271,7 @@ class Channel(Declaring):
     def basic_recover(self, requeue: bool = False) -> None:
         """Give back every unacked message."""
         self._keeper.release([lease for tag in self.qos.take_all() if (lease := Lease.parse(tag))])
+        self.look()
 
     def begin(self, delivery_tag: str, *, early: bool, at_once: bool) -> None:
         """The task of this message runs from now.

@@ -53,6 +53,11 @@ class Settler:
         """Whether there is enough to write, or it has waited for long enough."""
         return len(self._acks) >= MANY or self.waited >= WAIT_FOR
 
+    @property
+    def has_marks(self) -> bool:
+        """Whether tasks have begun of which nothing is written yet."""
+        return bool(self._begins or self._starts)
+
     def ack(self, lease: Lease) -> None:
         """The message is done with."""
         with self._lock:

@@ -271,7 +271,7 @@ class Transport(virtual.Transport):
         self._promote()
         wanting = [channel for channel in list(self.channels) if channel.wants]
         if wanting and len(self.keeper.settler) >= SETTLE_AT:
-            self.keeper.settler.flush(spare_young=True)
+            self.keeper.settler.flush(spare_young=any(channel.is_quick for channel in wanting))
         found = 0
         for channel in wanting:
             found += channel.fetch()
@@ -291,8 +291,10 @@ class Transport(virtual.Transport):
 
     def _settle(self) -> None:
         settler = self.keeper.settler
-        if settler.due:
-            settler.flush(spare_young=True)
+        quick = any(channel.is_quick for channel in self.channels)
+        # Should its worker die, a long task is to be known as the one that ran.
+        if settler.due or (settler.has_marks and not quick):
+            settler.flush(spare_young=quick)
 
     def _arm(self) -> bool:
         """See to it that we are woken, unless we are busy; True if we were not before: look once more."""

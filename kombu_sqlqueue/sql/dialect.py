@@ -76,9 +76,18 @@ class Waker(Protocol):
 COMMITS_ITSELF = "sqlqueue_commits_itself"
 
 
-def commits_itself(connection: Connection) -> bool:
-    """Whether no transaction is to begin where SQLAlchemy begins one."""
-    return bool(connection.get_execution_options().get(COMMITS_ITSELF))
+def begin(connection: Connection, begin: Callable[[], object]) -> None:
+    """Let the driver `begin` a transaction where SQLAlchemy begins one, unless each statement is to commit itself.
+
+    Errors are SQLAlchemy's, as if it had done it.
+    """
+    if connection.get_execution_options().get(COMMITS_ITSELF):
+        return
+    errors: Any = connection.dialect.loaded_dbapi
+    try:
+        begin()
+    except errors.Error as error:
+        connection._handle_dbapi_exception(error, "BEGIN", None, None, None)
 
 
 class Dialect(Protocol):

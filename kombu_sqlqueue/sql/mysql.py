@@ -24,7 +24,7 @@ from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidatePoolError
 
 from ..errors import ConfigurationError, StoreUnavailableError
-from .dialect import Capability, Trouble, commits_itself
+from .dialect import Capability, Trouble, begin
 
 if TYPE_CHECKING:
     from ..options import DatabaseOptions
@@ -251,9 +251,11 @@ def _if_holds(table: Any, where: ColumnElement[bool], new: Mapping[str, Any]) ->
 
 
 def _begin(connection: Connection) -> None:
-    if not commits_itself(connection):
-        driver: Any = connection.connection.driver_connection
-        driver.begin()
+    begin(connection, lambda: _driver(connection).begin())
+
+
+def _driver(connection: Connection) -> Any:
+    return connection.connection.driver_connection
 
 
 def _see_that_it_lives(connection: Any, record: object, proxy: object) -> None:

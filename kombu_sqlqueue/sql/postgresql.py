@@ -30,7 +30,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from ..errors import ConfigurationError
 from ..topics import LONGEST_NAME, queue_topic
 from .connecting import Connector, completed
-from .dialect import Capability, Trouble, commits_itself
+from .dialect import Capability, Trouble, begin
 
 if TYPE_CHECKING:
     from ..options import DatabaseOptions
@@ -218,9 +218,11 @@ def _microseconds(instant: ColumnElement[Any]) -> ColumnElement[int]:
 
 
 def _begin(connection: Connection) -> None:
-    if not commits_itself(connection):
-        driver: Any = connection.connection.driver_connection
-        driver.execute("BEGIN ISOLATION LEVEL READ COMMITTED", prepare=False)
+    begin(connection, lambda: _driver(connection).execute("BEGIN ISOLATION LEVEL READ COMMITTED", prepare=False))
+
+
+def _driver(connection: Connection) -> Any:
+    return connection.connection.driver_connection
 
 
 def _drop_useless(context: ExceptionContext) -> None:

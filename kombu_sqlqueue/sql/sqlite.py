@@ -32,7 +32,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from ..errors import ConfigurationError, StoreUnavailableError
-from .dialect import Capability, Trouble, commits_itself
+from .dialect import Capability, Trouble, begin
 from .watch import File, Memory, Watcher
 
 if TYPE_CHECKING:
@@ -260,8 +260,7 @@ def _absolute(url: URL) -> URL:
 
 
 def _begin(connection: Connection) -> None:
-    if not commits_itself(connection):
-        _driver(connection).begin()
+    begin(connection, lambda: _driver(connection).begin())
 
 
 def _begin_to_write(connection: Connection, cursor: Any, statement: str, *rest: object) -> None:

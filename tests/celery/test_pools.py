@@ -166,7 +166,7 @@ def test_without_a_prefetch_limit_a_worker_takes_what_there_is(make_site):
         site.send("record", str(i))
     worker = site.worker()
 
-    eventually(lambda: site.counts().leased == 251)
+    eventually(lambda: site.counts().leased == 251 and running(site) == 1)
     worker.signal(signal.SIGQUIT)
     worker.process.wait(60)
     assert site.counts().leased == 0

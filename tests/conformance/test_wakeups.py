@@ -162,7 +162,7 @@ def test_who_listens_hears_of_a_broken_line_and_gets_a_new_one(
     said = "format('LISTEN \"sqlqueue_%s\"', CAST(CAST(:waiter AS regclass) AS oid))"
     hang_up = text(f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query = {said}")
     waiter = database.tables.waiter.fullname
-    assert database.statement(lambda tx: tx.scalar(hang_up, {"waiter": waiter})) == 1
+    assert database.statement(lambda tx: tx.scalar(hang_up, {"waiter": waiter})) >= 1
 
     def listen_on() -> None:
         # The server's last words may come before the end of the line.
