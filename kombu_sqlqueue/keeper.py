@@ -6,8 +6,9 @@ import logging
 import os
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 
 from .ahead import STALE_AFTER, Ahead
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 RENEW_AT = 1 / 3
 #: Decisions wait at most about this long, in seconds, for a consumer that is too busy to write them.
 SETTLE_AFTER = 0.05
+#: The thread rests for at least so many seconds.
+SHORTEST = 0.005
 #: Seconds between two tries after the database was away.
 TRY_AGAIN = 1.0
 #: How many messages of the dead one transaction takes back.
@@ -63,6 +66,7 @@ class LeaseKeeper:
         name: str,
         lease_for: timedelta,
         max_reclaims: int,
+        in_database: Callable[[], bool],
         chores: Iterable[Chore] = (),
     ) -> None:
         self._store = store
@@ -71,7 +75,10 @@ class LeaseKeeper:
         self._lease_for = lease_for
         self._max_reclaims = max_reclaims
         self._chores = list(chores)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._locked_by: int | None = None
+        self._in_database = in_database
+        self._deferred: deque[Callable[[], object]] = deque()
         self._held: set[Lease] = set()
         self._lessee: int | None = None
         self._consumed: Counter[str] = Counter()
@@ -95,7 +102,7 @@ class LeaseKeeper:
 
     def claim(self, queues: Sequence[str], limit: int) -> list[Delivery]:
         """Claim for this process; what is claimed is renewed until it is settled or given back."""
-        with self._lock:
+        with self._alone():
             lessee = self._enrolled()
             try:
                 deliveries = self._store.claim(queues, limit=limit, lessee=lessee)
@@ -116,14 +123,16 @@ class LeaseKeeper:
 
     def consume(self, queue: str) -> bool:
         """This process has one more consumer of the queue; False if nobody declared that one."""
-        with self._lock:
+        with self._alone():
             declared = self._routing.consume(queue, self._enrolled())
             self._consumed[queue] += 1
         return declared
 
     def cancel(self, queue: str) -> None:
         """This process has one consumer of the queue less; a queue that lives by them may go."""
-        with self._lock:
+        if self._is_interrupted:
+            return self._defer(lambda: self.cancel(queue))
+        with self._alone():
             self._consumed -= Counter([queue])
             if self._lessee is not None:
                 self._routing.cancel(queue, self._lessee)
@@ -149,7 +158,9 @@ class LeaseKeeper:
 
     def release(self, leases: Collection[Lease]) -> None:
         """Give back at once what was not begun."""
-        if leases:
+        if leases and self._is_interrupted:
+            self._defer(lambda: self.release(leases))
+        elif leases:
             self._store.release(leases)
             self._let_go(leases)
 
@@ -162,8 +173,11 @@ class LeaseKeeper:
             self._unsorted.append((time.monotonic() + SORT_OUT_AFTER, frozenset(leases)))
             self._wake.set()
 
-    def nack(self, lease: Lease) -> Outcome:
-        """Put back after a failed delivery."""
+    def nack(self, lease: Lease) -> Outcome | None:
+        """Put back after a failed delivery; None if that has to wait for a moment."""
+        if self._is_interrupted:
+            self._defer(lambda: self.nack(lease))
+            return None
         outcome = self._store.nack(lease, max_reclaims=self._max_reclaims)
         self._let_go([lease])
         if outcome is Outcome.DEAD:
@@ -172,6 +186,8 @@ class LeaseKeeper:
 
     def bury(self, lease: Lease, reason: Reason) -> None:
         """Set aside as dead."""
+        if self._is_interrupted:
+            return self._defer(lambda: self.bury(lease, reason))
         self._store.bury(lease, reason)
         self._let_go([lease])
 
@@ -184,9 +200,10 @@ class LeaseKeeper:
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=10)
-        with self._lock:
+        with self._alone():
             lessee, self._lessee = self._lessee, None
         try:
+            self._do_deferred()
             self.settler.flush()
             if lessee is not None:
                 self._store.release(self._held)
@@ -230,11 +247,13 @@ class LeaseKeeper:
         if any(list(self._aheads)):
             self._watching = True
             moments.append(STALE_AFTER)
-        return max(0.0, min(moments))
+        return max(SHORTEST, min(moments))
 
     def _keep(self) -> None:
+        # Nothing here waits for the consuming thread, which a signal handler may have stopped for long.
+        self._do_deferred()
         if self.settler.waited >= SETTLE_AFTER:
-            self.settler.flush()
+            self.settler.flush(wait=False)
         for ahead in list(self._aheads):
             self.release([delivery.lease for delivery in ahead.take_stale()])
         if time.monotonic() >= self._renew_at:
@@ -246,20 +265,28 @@ class LeaseKeeper:
             chore.run()
 
     def _renew(self) -> None:
-        with self._lock:
-            lessee = self._lessee
-            if lessee is not None and not self._store.renew(lessee):
-                logger.error(
-                    "this process was silent for longer than its lease of %s and was taken for dead;"
-                    " others may run its %d messages",
-                    self._lease_for,
-                    len(self._held),
-                )
-                self._lessee = None
-                self._held.clear()
-            elif lessee is not None:
+        lessee = self._lessee
+        if lessee is not None and not self._store.renew(lessee):
+            self._lost(lessee)
+        elif lessee is not None and self._lock.acquire(blocking=False):
+            try:
                 self._release_strays(lessee)
+            finally:
+                self._lock.release()
         self._renew_at = time.monotonic() + RENEW_AT * self._lease_for.total_seconds()
+
+    def _lost(self, lessee: int) -> None:
+        with self._alone():
+            if self._lessee != lessee:
+                return  # it has signed off meanwhile
+            logger.error(
+                "this process was silent for longer than its lease of %s and was taken for dead;"
+                " others may run its %d messages",
+                self._lease_for,
+                len(self._held),
+            )
+            self._lessee = None
+            self._held.clear()
 
     def _release_strays(self, lessee: int) -> None:
         # A claim that was committed but not answered leased messages that nobody here knows of.
@@ -295,6 +322,36 @@ class LeaseKeeper:
             self.release([lease for lease in leases if lease not in running and lease in self._held])
 
     # -- small things ---------------------------------------------------------------------
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        with self._lock:
+            self._locked_by = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._locked_by = None
+
+    @property
+    def _is_interrupted(self) -> bool:
+        """Whether we are called by a signal handler that stopped this thread where it must not be called again.
+
+        Celery cancels its consumers in such a handler. What waits for its own thread waits for ever.
+        """
+        return self._locked_by == threading.get_ident() or self._in_database()
+
+    def _defer(self, do: Callable[[], object]) -> None:
+        self._deferred.append(do)
+        self._wake.set()
+
+    def _do_deferred(self) -> None:
+        while self._deferred:
+            do = self._deferred.popleft()
+            try:
+                do()
+            except SQLQueueError:
+                self._deferred.appendleft(do)
+                raise
 
     def _enrolled(self) -> int:
         if self._lessee is None:

@@ -72,6 +72,7 @@ class Process:
                     name=f"{socket.gethostname()}:{os.getpid()}",
                     lease_for=options.lease_for,
                     max_reclaims=options.max_reclaims,
+                    in_database=lambda: GATE.holds_me,
                     chores=[Chore(self._prune, PRUNE_EVERY)],
                 )
             return self._keepers[key]

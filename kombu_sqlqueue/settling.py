@@ -30,7 +30,8 @@ class Settler:
     def __init__(self, store: MessageStore, *, on_settled: Callable[[Collection[Lease]], object]) -> None:
         self._store = store
         self._on_settled = on_settled
-        self._lock = threading.Lock()
+        # Celery acks from signal handlers, too: they may have interrupted us in here.
+        self._lock = threading.RLock()
         self._writing = threading.Lock()
         self._acks: list[Lease] = []
         self._begins: list[Lease] = []
@@ -76,15 +77,16 @@ class Settler:
             self._starts.append(lease)
             self._waiting_since = self._waiting_since or time.monotonic()
 
-    def flush(self, *, spare_young: bool = False) -> None:
+    def flush(self, *, spare_young: bool = False, wait: bool = True) -> None:
         """Write all decisions, or spare the marks of tasks that began since the last flush: of those that
         are over at the next one nothing but the ack is written.
 
-        Raises what the store raises, and keeps the decisions then.
+        Somebody else who is writing is waited for, or left alone. Raises what the store raises, and keeps the
+        decisions then.
         """
-        if not self:
+        if not self or not self._writing.acquire(blocking=wait):
             return
-        with self._writing:
+        try:
             acks, starts, begins = self._take(spare_young)
             try:
                 self._write(self._store.begin, begins)
@@ -95,6 +97,8 @@ class Settler:
             except SQLQueueError:
                 self._put_back(acks, starts, begins)
                 raise
+        finally:
+            self._writing.release()
         self._on_settled(acks)
 
     def _take(self, spare_young: bool) -> tuple[list[Lease], list[Lease], list[Lease]]:

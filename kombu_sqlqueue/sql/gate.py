@@ -40,6 +40,11 @@ class Gate:
             if self._closed:
                 self._changed.notify_all()
 
+    @property
+    def holds_me(self) -> bool:
+        """Whether this thread is inside: whoever asks then is a signal handler that interrupted it."""
+        return bool(getattr(self._mine, "inside", 0))
+
     def close(self) -> None:
         """Let nobody in and wait until all others are out. What they wait for may be us: not for ever."""
         mine = getattr(self._mine, "inside", 0)
