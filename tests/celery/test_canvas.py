@@ -15,6 +15,9 @@ from celery.result import AsyncResult, GroupResult, ResultSet
 
 from .workers import Site, eventually
 
+#: Each with workers for minutes: what differs on MariaDB is tested elsewhere.
+DATABASES = ("sqlite", "postgresql")
+
 
 @pytest.fixture(scope="module")
 def site(shared_site: Site) -> Site:

@@ -16,6 +16,9 @@ from kombu_sqlqueue.process import process_for
 
 from ..databases import wipe
 
+#: Each with workers for minutes: what differs on MariaDB is tested elsewhere.
+DATABASES = ("sqlite", "postgresql")
+
 
 @pytest.fixture
 def app(database_options: DatabaseOptions) -> Iterator[Celery]:

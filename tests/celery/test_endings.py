@@ -12,6 +12,9 @@ from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded, WorkerLo
 from .endings import COMBINATIONS, Settings
 from .workers import Site, eventually
 
+#: Each with workers for minutes: what differs on MariaDB is tested elsewhere.
+DATABASES = ("sqlite", "postgresql")
+
 if celery.VERSION < (5, 7):
     pytest.skip("Celery 5.7 brought settings of their own for each ending", allow_module_level=True)
 

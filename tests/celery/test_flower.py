@@ -13,6 +13,9 @@ from kombu_sqlqueue.process import process_for
 from .flowers import Flower, bare_url
 from .workers import Site, eventually
 
+#: Each with workers for minutes: what differs on MariaDB is tested elsewhere.
+DATABASES = ("sqlite", "postgresql")
+
 NAME = "w1@test"
 TASKS = "tests.celery.tasks"
 #: How long, in seconds, the living may take to clear up after the dead, on a busy machine.

@@ -15,6 +15,9 @@ from kombu_sqlqueue.process import process_for
 
 from .workers import Site, eventually
 
+#: Each with workers for minutes: what differs on MariaDB is tested elsewhere.
+DATABASES = ("sqlite", "postgresql")
+
 MakeSite = Callable[..., Site]
 
 

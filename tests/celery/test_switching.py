@@ -22,6 +22,9 @@ from kombu_sqlqueue.options import DatabaseOptions
 
 from .workers import Site, eventually
 
+#: Each with workers for minutes: what differs on MariaDB is tested elsewhere.
+DATABASES = ("sqlite", "postgresql")
+
 #: Test processes share one Redis: each has a database in it, as what is unacked there is one list for all queues.
 REDIS_DATABASE = 15 - int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 15
 #: Where to find the brokers to come from.

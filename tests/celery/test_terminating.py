@@ -7,6 +7,9 @@ from celery.exceptions import TaskRevokedError, TimeLimitExceeded
 
 from .workers import Site, eventually
 
+#: Each with workers for minutes: what differs on MariaDB is tested elsewhere.
+DATABASES = ("sqlite", "postgresql")
+
 
 @pytest.mark.parametrize("pool", ["prefork", "gevent", "eventlet"])
 @pytest.mark.parametrize("late", [True, False])
