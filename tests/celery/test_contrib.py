@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,9 +46,13 @@ def app(database_options: DatabaseOptions) -> Iterator[Celery]:
 
 @pytest.fixture(params=["solo", "threads"])
 def started(request: pytest.FixtureRequest, app: Celery) -> Iterator[Any]:
-    """A worker in a thread of this process."""
+    """A worker in a thread of this process, which sets up the logging of all of it."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
     with worker.start_worker(app, pool=request.param, perform_ping_check=False, shutdown_timeout=30) as started:
         yield started
+    root.setLevel(level)
+    root.handlers[:] = handlers
 
 
 def test_tasks_run_in_an_embedded_worker(app: Celery, started: Any):

@@ -22,7 +22,7 @@ from kombu_sqlqueue.sql.dialect import Capability
 
 pytestmark = pytest.mark.requires(Capability.LISTEN_NOTIFY)
 
-TASKS = 300
+TASKS = 1000
 CUT = text("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = :name")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import suppress
 
@@ -90,6 +91,7 @@ def test_a_message_that_nobody_wants_is_dropped(channel, name):
 def test_a_task_that_goes_nowhere_is_told(channel, name, caplog):
     """Its sender may have meant another exchange or key; of events and other messages nothing is said."""
     producer = channel.Producer(Exchange(name, type="topic"))
+    caplog.set_level(logging.WARNING)
     producer.publish([], routing_key="wrong", delivery_mode="transient")
     assert not caplog.records
     producer.publish([], routing_key="wrong", headers={"task": "shop.pay", "id": "7"})
