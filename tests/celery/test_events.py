@@ -91,6 +91,8 @@ def test_events_that_nobody_wants_cost_nothing(database_options: DatabaseOptions
             dispatcher.send("task-received", uuid=str(number))
         took = time.monotonic() - began
 
+    # Without notifications somebody looks for new messages meanwhile.
+    statements = [each for each in statements if "_message.id >" not in each]
     looks = 1 + int(took)
     assert len(statements) <= 2 * looks, statements
     process_for(database_options).close()

@@ -118,3 +118,4 @@ def test_a_database_that_takes_no_writes_for_a_while_is_waited_for(site: Site, s
 def take_writes(server: Any, answer: str) -> None:
     server.psql(f"ALTER SYSTEM SET default_transaction_read_only = {'off' if answer == 'on' else 'on'}")
     server.psql("SELECT pg_reload_conf()")
+    time.sleep(0.5)  # each session of the server reads it by itself
