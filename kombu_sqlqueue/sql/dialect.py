@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..options import DatabaseOptions
     from .schema import Tables
 
-__all__ = ["COMMITS_ITSELF", "Capability", "Dialect", "Trouble", "Waker"]
+__all__ = ["COMMITS_ITSELF", "Capability", "Dialect", "Trouble", "Waker", "begin"]
 
 
 class Capability(enum.Enum):
@@ -76,8 +76,8 @@ class Waker(Protocol):
 COMMITS_ITSELF = "sqlqueue_commits_itself"
 
 
-def begin(connection: Connection, begin: Callable[[], object]) -> None:
-    """Let the driver `begin` a transaction where SQLAlchemy begins one, unless each statement is to commit itself.
+def begin(connection: Connection, by_driver: Callable[[], object]) -> None:
+    """Begin a transaction, as the driver does it, where SQLAlchemy begins one, unless each statement is to commit itself.
 
     Errors are SQLAlchemy's, as if it had done it.
     """
@@ -85,7 +85,7 @@ def begin(connection: Connection, begin: Callable[[], object]) -> None:
         return
     errors: Any = connection.dialect.loaded_dbapi
     try:
-        begin()
+        by_driver()
     except errors.Error as error:
         connection._handle_dbapi_exception(error, "BEGIN", None, None, None)
 
