@@ -26,6 +26,7 @@ from ..errors import (
     SchemaError,
     StoreUnavailableError,
     TransactionFailedError,
+    TransactionNotSupportedError,
 )
 from ..options import DatabaseOptions
 from ..topics import waited_as
@@ -86,12 +87,14 @@ class Database:
 
         A loss at the commit itself is repeated only if the work is `repeatable`; otherwise the
         database is asked what became of it. With `joins` the work takes part in the transaction
-        of `joined`, where there is one, and is not repeated.
+        of `joined`, or one that was lent to us, where there is one, and is not repeated.
 
         Raises StoreUnavailableError if nothing was done, OutcomeUnknownError if nobody can tell,
-        SchemaError for missing tables; any other database error as it came.
+        TransactionFailedError if it is the caller who has to repeat, SchemaError for missing tables;
+        any other database error as it came.
         """
         if not joins:
+            self._check_not_alone()
             return self._repeat(lambda: self._transaction(work, repeatable=repeatable))
         outer = self._outer()
         if outer is not None:
@@ -146,6 +149,14 @@ class Database:
     def has_writers(self) -> bool:
         """Whether several may write at once; otherwise nobody writes beside a transaction that is open."""
         return Capability.CONCURRENT_WRITERS in self.dialect.capabilities
+
+    def _check_not_alone(self) -> None:
+        """Where there is one writer, who was lent a transaction would wait for its end in vain."""
+        if not self.has_writers and self._joined.get() is None and self._outer() is not None:
+            raise TransactionNotSupportedError(
+                f"{self.options.safe_url}: a transaction given to in_transaction() is open, and nobody can write beside it:"
+                " only sending is possible before it has ended, not retry(), nor asking workers"
+            )
 
     def _outer(self) -> Connection | None:
         joined = self._joined.get()

@@ -9,7 +9,6 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
-from ..errors import TransactionNotSupportedError
 from ..messages import DeadMessage, Delivery, Lease, NewMessage, Outcome, QueueCounts, Reason, Reclaimed
 from .claims import Claims
 from .database import Database
@@ -60,8 +59,6 @@ class SQLMessageStore:
 
         # A retry is told to Celery as done when this returns, whatever becomes of the caller's transaction.
         joins = replaces is None
-        if not joins and self._work.own and not self._database.has_writers and self._database.in_transaction:
-            raise TransactionNotSupportedError("a retry cannot wait for a transaction to end: call retry() after it")
         own = self._work.own and not (joins and self._database.in_transaction)
         unhurried = joins and all(message.transient for message in messages)
         commit = Commit.FOREIGN if not own else Commit.UNHURRIED if unhurried else Commit.DURABLE

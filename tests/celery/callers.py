@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,8 +16,11 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from kombu_sqlqueue import in_transaction
 from kombu_sqlqueue.options import DatabaseOptions
+from kombu_sqlqueue.sql.database import Database
 
-__all__ = ["KINDS", "Caller", "caller"]
+from ..databases import execute
+
+__all__ = ["KINDS", "Caller", "caller", "orders"]
 
 
 @dataclass
@@ -62,6 +66,18 @@ KINDS = {
 }
 SQLALCHEMY = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "mariadb": "mysql+pymysql"}
 ASYNC = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg_async"}
+
+
+@contextmanager
+def orders(options: DatabaseOptions) -> Iterator[str]:
+    """The name of a table with one column, `id`, as anybody would write it in a statement."""
+    table = f"orders_{uuid.uuid4().hex[:8]}"
+    qualified = f"{options.schema}.{table}" if options.schema else table
+    database = Database(options)
+    execute(database, f"CREATE TABLE {qualified} (id INTEGER)")
+    yield qualified
+    execute(database, f"DROP TABLE {qualified}")
+    database.dispose()
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from kombu_sqlqueue.options import DatabaseOptions
 from kombu_sqlqueue.process import process_for
 from kombu_sqlqueue.sql.database import Database
 
-from .callers import KINDS, Caller, caller
+from .callers import KINDS, Caller, caller, orders
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -52,18 +52,10 @@ def app(options: DatabaseOptions, queue: str) -> Iterator[Celery]:
 def caller_(kind: str, options: DatabaseOptions) -> Iterator[Caller]:
     """An application with a connection and a table of its own."""
     database_name, _, how = kind.partition("-")
-    table = f"orders_{uuid.uuid4().hex[:8]}"
-    qualified = f"{options.schema}.{table}" if options.schema else table
-    database = Database(options)
-    database.run(lambda tx: tx.exec_driver_sql(f"CREATE TABLE {qualified} (id INTEGER)"))
-    try:
-        with caller(how, database_name, options, qualified) as made:
-            yield made
-            with contextlib.suppress(Exception):  # It may be broken.
-                made.rollback()
-    finally:
-        database.run(lambda tx: tx.exec_driver_sql(f"DROP TABLE {qualified}"))
-        database.dispose()
+    with orders(options) as table, caller(how, database_name, options, table) as made:
+        yield made
+        with contextlib.suppress(Exception):  # It may be broken.
+            made.rollback()
 
 
 class Seen:
