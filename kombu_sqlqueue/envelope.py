@@ -13,7 +13,7 @@ from kombu.utils.json import dumps, loads
 from .messages import Delivery, NewMessage
 from .routing import Queue, check_name
 
-__all__ = ["MAX_PRIORITY", "ORIGIN", "Envelope", "pack", "unpack"]
+__all__ = ["MAX_PRIORITY", "ORIGIN", "Envelope", "pack", "that_fit", "unpack"]
 
 #: As in AMQP, where a priority is one byte.
 MAX_PRIORITY = 255
@@ -107,7 +107,7 @@ def pack(message: Mapping[str, Any], exchange: str, routing_key: str, *, lower_f
     try:
         text = _as_text(stored)
     except (TypeError, ValueError):
-        text = _as_text({**stored, "properties": _that_fit(properties)})
+        text = _as_text({**stored, "properties": that_fit(properties)})
     task = _task_fields(message, headers)
     for name in ("id", "task"):
         if isinstance(task.get(name), str):
@@ -143,7 +143,8 @@ def _as_text(value: Any) -> str:
     return str(dumps(value, separators=(",", ":")))
 
 
-def _that_fit(properties: Mapping[str, Any]) -> dict[str, Any]:
+def that_fit(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The properties without those that neither AMQP has nor JSON can say."""
     return {name: value for name, value in properties.items() if name in AMQP_PROPERTIES or _fits(value)}
 
 

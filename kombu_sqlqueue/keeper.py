@@ -100,6 +100,11 @@ class LeaseKeeper:
 
     # -- what consumers call --------------------------------------------------------------
 
+    def enrol(self) -> int:
+        """The number of this process's lessee, which is renewed from now on; another one if it was taken for dead."""
+        with self._alone():
+            return self._enrolled()
+
     def claim(self, queues: Sequence[str], limit: int) -> list[Delivery]:
         """Claim for this process; what is claimed is renewed until it is settled or given back."""
         with self._alone():
