@@ -26,6 +26,7 @@ from ..outbox_store import OUTBOX, Outgoing
 from ..topics import RELAY
 from .database import Database
 from .dead import Dead
+from .dialect import Capability
 from .direct import Direct
 from .lessees import lease_ends_at
 from .positions import Positions
@@ -47,7 +48,11 @@ class SQLOutbox:
         self._lessee = database.tables.lessee
         self._dead = Dead(database, Positions(database))
         given = database.dialect.given(self._message.c.id, "ids")
-        self._forget = Direct(database, delete(self._message).where(given, database.dialect.unhurried()))
+        self._forget_all = Direct(database, delete(self._message).where(given, database.dialect.unhurried()))
+        self._forget_one = Direct(database, delete(self._message).where(self._message.c.id == bindparam("id")))
+        self._one_by_one = {Capability.ARRAYS, Capability.CONCURRENT_WRITERS} & database.dialect.capabilities == {
+            Capability.CONCURRENT_WRITERS
+        }
         self._reads: dict[int, Direct] = {}
 
     # -- whose turn it is -----------------------------------------------------------------
@@ -121,8 +126,12 @@ class SQLOutbox:
     def forget(self, ids: Collection[int]) -> int:
         if not ids:
             return 0
+        if self._one_by_one:
+            # MariaDB may go through the whole table in search of many, and would wait there for each transaction
+            # of an app that has put something into the outbox and is still open.
+            return self._database.run(lambda tx: sum(self._forget_one.count(tx, {"id": id}) for id in ids))
         parameters: dict[str, Any] = self._database.dialect.packed("ids", 1, [(id,) for id in ids])
-        return self._database.statement(lambda tx: self._forget.count(tx, parameters))
+        return self._database.statement(lambda tx: self._forget_all.count(tx, parameters))
 
     def bury(self, id: int, reason: Reason) -> bool:
         return self._database.run(lambda tx: self._bury(tx, id, reason))
