@@ -245,14 +245,22 @@ class Broker:
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            # Confirmations are waited for here, many at once: not one by one, as with this option.
-            given = self._app.conf.broker_transport_options
-            options = {"confirm_publish": False} if "confirm_publish" in given else None
-            connection = self._app.connection_for_write(transport_options=options)
+            connection = self._app.connection_for_write(transport_options=self._options())
             self._connection = connection
             # Once each of the hosts that the URL lists.
             connection.ensure_connection(max_retries=max(1, len(connection.alt)), interval_start=0, interval_step=0)
         return self._connection
+
+    def _options(self) -> dict[str, Any]:
+        """What this connection needs besides the app's transport options."""
+        given = self._app.conf.broker_transport_options
+        if "confirm_publish" in given:
+            # Confirmations are waited for here, many at once: not one by one, as with this option.
+            return {"confirm_publish": False}
+        if self._app.connection_for_write().transport.driver_type == "redis":
+            # One that does not answer would be waited for in vain.
+            return {"socket_timeout": given.get("socket_timeout") or CONFIRM_WITHIN}
+        return {}
 
     def _known(self) -> tuple[type[Exception], ...]:
         connection = self._connected()
