@@ -7,7 +7,7 @@ They become messages of an outbox there, with the transaction or not at all, and
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -15,10 +15,14 @@ from celery import Celery
 from kombu import Connection, Exchange, Producer, Queue
 from kombu.exceptions import EncodeError
 
+from . import grouping
+from .batching import current_batch
 from .errors import ConfigurationError, MessageTooBigError, TransactionNotSupportedError
 from .letters import Letter
+from .messages import NewMessage
 from .options import Options
 from .process import Process, process_for
+from .retrying import is_retry
 from .transactions import current
 
 __all__ = ["install", "outbox_options"]
@@ -40,12 +44,14 @@ def install() -> None:
     acquire = Celery.producer_or_acquire
     if hasattr(acquire, "__wrapped__"):
         return
+    # Groups are stored in one statement, as with a broker of ours.
+    grouping.install()
 
     @functools.wraps(acquire)
     def producer_or_acquire(self: Celery, producer: Any = None) -> AbstractContextManager[Any]:
         ours = None
         if current() is not None and not isinstance(producer, OutboxProducer):
-            ours = _outbox_producer(self, producer)
+            ours = _outbox_producer(self, producer, lambda: acquire(self, producer))
         acquired: AbstractContextManager[Any] = ours or acquire(self, producer)
         return acquired
 
@@ -55,8 +61,17 @@ def install() -> None:
 class OutboxProducer(Producer):
     """Kombu's producer, but what it publishes becomes a message of the outbox."""
 
-    def __init__(self, process: Process, connection: Connection, *, max_bytes: int | None) -> None:
+    def __init__(
+        self,
+        process: Process,
+        connection: Connection,
+        *,
+        max_bytes: int | None,
+        direct: Callable[[], AbstractContextManager[Producer]],
+    ) -> None:
+        """`direct` acquires a producer for what does not wait for the transaction."""
         self._to = connection
+        self._direct = direct
         self._declares: list[Exchange | Queue] = []
         super().__init__(_OutboxChannel(process, self._declares, max_bytes), auto_declare=False)
 
@@ -65,10 +80,18 @@ class OutboxProducer(Producer):
         """The broker that it is for; nobody connects to it."""
         return self._to
 
-    def publish(self, *args: Any, **kwargs: Any) -> Any:
-        """As Kombu's, but never repeated: a transaction that has failed once is over."""
+    def publish(self, body: Any, *args: Any, **kwargs: Any) -> Any:
+        """As Kombu's, but never repeated: a transaction that has failed once is over.
+
+        The running task's own ``retry()`` goes to the broker at once: it leaves the task by an exception, which
+        rolls most transactions back, and the task would be lost with it.
+        """
+        fields = kwargs.get("headers") or (body if isinstance(body, dict) else {})
+        if is_retry(fields.get("id"), fields.get("retries")):
+            with self._direct() as producer:
+                return producer.publish(body, *args, **kwargs)
         self._declares.clear()
-        return super().publish(*args, **{**kwargs, "retry": False})
+        return super().publish(body, *args, **{**kwargs, "retry": False})
 
     def maybe_declare(self, entity: Any, retry: bool = False, **retry_policy: Any) -> None:
         """Take down what the relay is to declare."""
@@ -126,10 +149,21 @@ class _OutboxChannel:
         size = len(sealed.body) + len(sealed.envelope)
         if self._max_bytes is not None and size > self._max_bytes:
             raise MessageTooBigError(f"the message has {size} bytes, max_message_bytes allows {self._max_bytes}")
-        self._process.messages.publish([sealed])
+        self._store(sealed)
+
+    def _store(self, sealed: NewMessage) -> None:
+        loan, batch = current(), current_batch()
+        if loan is not None and sealed.task_id:
+            loan.sent.add(sealed.task_id)
+        if batch is not None and batch.is_lent:
+            batch.add(self._process.messages, [sealed])
+        else:
+            self._process.messages.publish([sealed])
 
 
-def _outbox_producer(app: Celery, producer: Any) -> AbstractContextManager[OutboxProducer] | None:
+def _outbox_producer(
+    app: Celery, producer: Any, direct: Callable[[], AbstractContextManager[Producer]]
+) -> AbstractContextManager[OutboxProducer] | None:
     """A producer for the app's outbox, None if its broker takes part in transactions itself."""
     connection = app.pool.connection if producer is None else producer.connection
     if connection.transport.driver_type == "sqlqueue":
@@ -151,12 +185,18 @@ def _outbox_producer(app: Celery, producer: Any) -> AbstractContextManager[Outbo
             f"the transaction given to in_transaction() is not one of the outbox, {options.database.safe_url}, or does"
             f" not find its tables there: {SETTING} must lead to the same database and schema"
         )
-    return nullcontext(OutboxProducer(process, connection, max_bytes=options.max_message_bytes))
+    return nullcontext(OutboxProducer(process, connection, max_bytes=options.max_message_bytes, direct=direct))
 
 
 @functools.lru_cache(maxsize=16)
 def _parsed(url: str, given: tuple[tuple[str, Any], ...]) -> Options:
-    return Options.parse(url, dict(given), setting=OPTIONS_SETTING)
+    options = Options.parse(url, dict(given), setting=OPTIONS_SETTING)
+    if options.database.django_alias is not None:
+        raise ConfigurationError(
+            f"{OPTIONS_SETTING} cannot have django_alias, which is for a sqlqueue broker: send to an outbox within"
+            " in_transaction(django.db.connection)"
+        )
+    return options
 
 
 def _dict(given: Any) -> Mapping[str, Any]:

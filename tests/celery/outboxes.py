@@ -55,7 +55,7 @@ class OutboxSite(Site):
         self._queues = [self.queue]
         settings = {
             "sqlqueue_outbox": f"sqlqueue+{database.url}",
-            "sqlqueue_outbox_options": {"schema": database.schema, "lease_for": 2},
+            "sqlqueue_outbox_options": {"schema": database.schema, "lease_for": 1},
             "task_default_queue": self.queue,
             # Names of their own for all that is left over in a broker that others use too.
             "control_exchange": f"{self.queue}-control",

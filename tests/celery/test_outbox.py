@@ -6,13 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from celery import Celery
+from celery import Celery, group
 from celery.app.amqp import AMQP
 from kombu import Connection
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 
-from kombu_sqlqueue.errors import TransactionNotSupportedError
+from kombu_sqlqueue import bulk_publish
+from kombu_sqlqueue.errors import ConfigurationError, TransactionNotSupportedError
 from kombu_sqlqueue.options import DatabaseOptions
+from kombu_sqlqueue.outbox import outbox_options
 from kombu_sqlqueue.process import process_for
 from kombu_sqlqueue.relay import Relay
 from kombu_sqlqueue.transactions import in_transaction
@@ -116,6 +118,42 @@ def test_a_producer_of_the_app_that_is_passed_on_does_not_go_round_the_outbox(si
     assert site.left() == 0
 
 
+def test_a_group_is_stored_or_rolled_back_whole(site: OutboxSite):
+    tasks = group(site.task("record", str(number)) for number in range(50))
+    with site.engine.connect() as connection:
+        for end in ("commit", "rollback"):
+            transaction = connection.begin()
+            with in_transaction(connection):
+                tasks.apply_async()
+                bulk_publish([site.task("record", "bulk")])
+            getattr(transaction, end)()
+    site.relay_all()
+
+    assert arguments(site.drain()) == [*map(str, range(50)), "bulk"]
+
+
+def test_a_retry_does_not_take_part(site: OutboxSite):
+    """It leaves the task by an exception, which rolls the transaction back: the task would be lost."""
+    site.worker("-Q", site.queue)
+    table = f"retrying_{site.queue[-8:]}"
+    with site.engine.begin() as connection:
+        connection.execute(text(f"CREATE TABLE {table} (x INTEGER)"))
+    try:
+        site.send("retry_in_transaction", site.database.url, table)
+        eventually(lambda: site.marks("again"))
+        assert site.left() == 0
+    finally:
+        with site.engine.begin() as connection:
+            connection.execute(text(f"DROP TABLE {table}"))
+
+
+def test_an_outbox_is_not_for_djangos_blocks_that_say_nothing(site: OutboxSite):
+    site.app.conf.sqlqueue_outbox_options = {"django_alias": "default"}
+
+    with pytest.raises(ConfigurationError, match="within in_transaction"):
+        outbox_options(site.app)
+
+
 def test_sending_connects_to_no_broker(make_outbox_site: MakeSite):
     """The broker may be away: a task is stored all the same, and at once."""
     site = make_outbox_site("redis")
@@ -147,8 +185,6 @@ def test_a_killed_relay_loses_nothing(site: OutboxSite):
 
 def test_settings_in_djangos_way_are_found(database_options: DatabaseOptions):
     """CELERY_SQLQUEUE_OUTBOX, with the namespace that Celery's guide for Django uses."""
-    from kombu_sqlqueue.outbox import outbox_options
-
     with Celery(set_as_current=False) as app:
         settings = {"CELERY_BROKER_URL": "memory://", "CELERY_SQLQUEUE_OUTBOX": f"sqlqueue+{database_options.url}"}
         settings["CELERY_SQLQUEUE_OUTBOX_OPTIONS"] = {"table_prefix": "mine_"}
