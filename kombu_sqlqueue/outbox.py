@@ -153,8 +153,8 @@ class _OutboxChannel:
 
     def _store(self, sealed: NewMessage) -> None:
         loan, batch = current(), current_batch()
-        if loan is not None and sealed.task_id:
-            loan.sent.add(sealed.task_id)
+        if loan is not None and sealed.task_id is not None:
+            loan.note([sealed.task_id])
         if batch is not None and batch.is_lent:
             batch.add(self._process.messages, [sealed])
         else:

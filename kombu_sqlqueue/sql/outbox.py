@@ -48,7 +48,7 @@ class SQLOutbox:
         self._lessee = database.tables.lessee
         self._dead = Dead(database, Positions(database))
         given = database.dialect.given(self._message.c.id, "ids")
-        self._forget_all = Direct(database, delete(self._message).where(given, database.dialect.unhurried()))
+        self._forget_all = Direct(database, delete(self._message).where(given, database.unhurried()))
         self._forget_one = Direct(database, delete(self._message).where(self._message.c.id == bindparam("id")))
         self._one_by_one = {Capability.ARRAYS, Capability.CONCURRENT_WRITERS} & database.dialect.capabilities == {
             Capability.CONCURRENT_WRITERS

@@ -41,10 +41,10 @@ def test_what_is_committed_runs_and_what_is_rolled_back_never_did(site: OutboxSi
             record(site, "rolled back")
         transaction.rollback()
         with connection.begin(), in_transaction(connection):
+            record(site, "around the savepoint")
             savepoint = connection.begin_nested()
             record(site, "in the savepoint")
             savepoint.rollback()
-            record(site, "around the savepoint")
 
     eventually(lambda: len(site.marks()) == 2)
     assert site.marks() == ["committed", "around the savepoint"]
