@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kombu import Exchange, Queue, binding
-from kombu.utils.json import dumps, loads
 
-from .envelope import that_fit
+from .envelope import as_text, from_text, that_fit
 from .messages import NewMessage
 from .outbox_store import OUTBOX, Outgoing
 
-__all__ = ["Letter"]
+__all__ = ["Letter", "described", "entity"]
 
 #: The kinds of entities that a letter may want declared before it is sent.
 KINDS: dict[str, type[Queue | Exchange]] = {"queue": Queue, "exchange": Exchange}
@@ -28,7 +28,8 @@ class Letter:
     """The other arguments of ``prepare_message``."""
     address: Mapping[str, Any]
     """The arguments of ``basic_publish`` besides the message."""
-    declare: Sequence[Exchange | Queue] = ()
+    declare: Sequence[str] = ()
+    """What there must be, as `described`: the same text for thousands of letters."""
 
     @property
     def is_task(self) -> bool:
@@ -42,13 +43,13 @@ class Letter:
         parts = {
             "content": {**self.content, "properties": _plain(self.content.get("properties") or {})},
             "address": self.address,
-            "declare": [_as_pair(entity) for entity in self.declare],
+            "declare": self.declare,
             "text": isinstance(self.body, str),
         }
         return NewMessage(
             queue=OUTBOX,
             body=body,
-            envelope=str(dumps(parts, separators=(",", ":"))),
+            envelope=as_text(parts),
             task_id=_name(headers.get("id")),
             task=_name(headers.get("task")),
         )
@@ -56,12 +57,12 @@ class Letter:
     @classmethod
     def open(cls, message: Outgoing) -> Letter:
         """What was sealed. Raises ValueError, KeyError or TypeError if it is damaged."""
-        parts = loads(message.envelope)
+        parts = from_text(message.envelope)
         return cls(
             body=message.body.decode("utf-8", "surrogatepass") if parts["text"] else message.body,
             content=parts["content"],
             address=parts["address"],
-            declare=[_entity(kind, fields) for kind, fields in parts["declare"]],
+            declare=parts["declare"],
         )
 
 
@@ -71,18 +72,22 @@ def _plain(properties: Mapping[str, Any]) -> dict[str, Any]:
     return that_fit(named)
 
 
-def _as_pair(entity: Exchange | Queue) -> tuple[str, dict[str, Any]]:
-    kind = "exchange" if isinstance(entity, Exchange) else "queue"
-    return kind, {name: value for name, value in entity.as_dict(recurse=True).items() if value is not None}
-
-
-def _entity(kind: str, fields: Mapping[str, Any]) -> Exchange | Queue:
+@functools.lru_cache(maxsize=1024)
+def entity(text: str) -> Exchange | Queue:
+    """What was `described`."""
+    kind, fields = from_text(text)
     given = dict(fields)
     if given.get("exchange"):
         given["exchange"] = Exchange(**given["exchange"])
     if given.get("bindings"):
         given["bindings"] = [_binding(**each) for each in given["bindings"]]
     return KINDS[kind](**given)
+
+
+def described(entity: Exchange | Queue) -> str:
+    """An entity as text. Raises TypeError or ValueError if it has arguments that are not JSON."""
+    kind = "exchange" if isinstance(entity, Exchange) else "queue"
+    return as_text([kind, {name: value for name, value in entity.as_dict(recurse=True).items() if value is not None}])
 
 
 def _binding(exchange: Mapping[str, Any] | None, **fields: Any) -> binding:

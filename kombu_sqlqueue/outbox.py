@@ -18,7 +18,7 @@ from kombu.exceptions import EncodeError
 from . import grouping
 from .batching import current_batch
 from .errors import ConfigurationError, MessageTooBigError, TransactionNotSupportedError
-from .letters import Letter
+from .letters import Letter, described
 from .messages import NewMessage
 from .options import Options
 from .process import Process, process_for
@@ -143,7 +143,7 @@ class _OutboxChannel:
         }
         content = {name: value for name, value in message.items() if name != "body"}
         try:
-            sealed = Letter(message["body"], content, address, tuple(self._declares)).seal()
+            sealed = Letter(message["body"], content, address, [described(each) for each in self._declares]).seal()
         except (TypeError, ValueError) as error:
             raise EncodeError(f"the message cannot be stored, something in it does not fit into JSON: {error}") from error
         size = len(sealed.body) + len(sealed.envelope)

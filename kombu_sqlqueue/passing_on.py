@@ -13,7 +13,7 @@ from kombu import Connection
 from kombu.common import maybe_declare
 from kombu.exceptions import OperationalError
 
-from .letters import Letter
+from .letters import Letter, entity
 
 __all__ = ["Broker", "Parcel", "Passed"]
 
@@ -85,6 +85,7 @@ class Line:
     def __init__(self, channel: Any, passed: Passed) -> None:
         self.channel = channel
         self.passed = passed
+        self._declared: set[str] = set()
 
     def send(self, parcel: Parcel) -> None:
         self._publish(parcel.letter, **parcel.letter.address)
@@ -95,9 +96,17 @@ class Line:
 
     def _publish(self, letter: Letter, **address: Any) -> None:
         message = self.channel.prepare_message(letter.body, **letter.content)
-        for entity in letter.declare:
-            maybe_declare(entity(self.channel), self.channel)
+        for text in letter.declare:
+            self._declare(text)
         self.channel.basic_publish(message, **address)
+
+    def _declare(self, text: str) -> None:
+        if text in self._declared:
+            return
+        bound = entity(text)(self.channel)
+        maybe_declare(bound, self.channel)
+        if bound.can_cache_declaration:
+            self._declared.add(text)
 
 
 class ConfirmedLine(Line):
