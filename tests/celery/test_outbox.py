@@ -12,7 +12,7 @@ from kombu import Connection
 from sqlalchemy import create_engine, text
 
 from kombu_sqlqueue import bulk_publish
-from kombu_sqlqueue.errors import ConfigurationError, TransactionNotSupportedError
+from kombu_sqlqueue.errors import ConfigurationError, MessageTooBigError, TransactionNotSupportedError
 from kombu_sqlqueue.options import DatabaseOptions
 from kombu_sqlqueue.outbox import outbox_options
 from kombu_sqlqueue.process import process_for
@@ -145,6 +145,26 @@ def test_a_retry_does_not_take_part(site: OutboxSite):
     finally:
         with site.engine.begin() as connection:
             connection.execute(text(f"DROP TABLE {table}"))
+
+
+def test_commands_to_workers_go_out_at_once(site: OutboxSite):
+    """Whoever asks workers something waits for the answer, and not for a commit."""
+    worker = site.worker("-Q", site.queue)
+    with site.engine.begin() as connection, in_transaction(connection):
+        assert site.app.control.ping(timeout=5), worker.text
+    assert site.left() == 0
+
+
+def test_a_message_that_is_too_large_for_the_outbox_is_refused(site: OutboxSite):
+    site.app.conf.sqlqueue_outbox_options["max_message_bytes"] = 1000
+    with (
+        site.engine.begin() as connection,
+        in_transaction(connection),
+        pytest.raises(MessageTooBigError, match="max_message_bytes"),
+    ):
+        record(site, "x" * 1000)
+
+    assert site.left() == 0
 
 
 def test_an_outbox_is_not_for_djangos_blocks_that_say_nothing(site: OutboxSite):

@@ -20,9 +20,11 @@ from kombu import Consumer, Exchange, Queue
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
+from kombu_sqlqueue.letters import Letter
 from kombu_sqlqueue.messages import NewMessage, Reason
 from kombu_sqlqueue.options import DatabaseOptions
 from kombu_sqlqueue.outbox_store import OUTBOX
+from kombu_sqlqueue.passing_on import Broker, Parcel
 from kombu_sqlqueue.process import process_for
 from kombu_sqlqueue.sql.dialect import Capability
 from kombu_sqlqueue.transactions import in_transaction
@@ -274,6 +276,55 @@ def test_once_tells_by_its_exit_that_the_broker_is_away(site: OutboxSite):
 
     assert relay.process.wait(30) == 1
     assert site.left() == 1
+
+
+def test_once_leaves_the_work_to_a_relay_that_is_at_it(make_outbox_site: MakeSite):
+    site = make_outbox_site("redis")
+    site.relay()
+    once = site.relay("--once", wait=False)
+
+    assert once.process.wait(30) == 0
+    assert "another relay is at work" in once.text
+
+
+def test_a_relay_that_slept_leaves_the_work_to_the_other(make_outbox_site: MakeSite):
+    site = make_outbox_site("redis")
+    sleeper = site.relay()
+    sleeper.signal(signal.SIGSTOP)
+    site.relay()
+    sleeper.signal(signal.SIGCONT)
+    eventually(lambda: "another relay has taken over" in sleeper.text, 20)
+    with site.engine.begin() as connection, in_transaction(connection):
+        record(site, *map(str, range(300)))
+    eventually(lambda: site.left() == 0)
+
+    assert arguments(site.drain()) == [*map(str, range(300))]
+
+
+def test_nothing_is_sent_after_its_time(site: OutboxSite):
+    """A relay that slept in the middle of a batch may have lost its turn: it asks first."""
+    letter = Letter("x", {"content_type": "text/plain"}, {"exchange": "", "routing_key": site.queue, "mandatory": False})
+    broker = Broker(site.app)
+    passed = broker.pass_on([Parcel(1, letter)], until=time.monotonic())
+    broker.close()
+
+    assert (passed.taken, passed.refused, passed.trouble) == (set(), {}, None)
+
+
+def test_a_database_that_is_away_is_waited_for(make_outbox_site: MakeSite):
+    site = make_outbox_site("redis")
+    url = make_url(site.database.url)
+    server, port = (url.host or "127.0.0.1", url.port or 5432), free_port()
+    away = url.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
+    with site.engine.begin() as connection, in_transaction(connection):
+        record(site, "x")
+    relay = site.relay(outbox=f"sqlqueue+{away}", wait=False)
+    eventually(lambda: relay.text.count("the database is away") > 1, 30)
+    with Proxy(server, port):
+        eventually(lambda: site.left() == 0, 30)
+
+    assert arguments(site.drain()) == ["x"]
+    assert "Traceback" not in relay.text
 
 
 @pytest.mark.requires(Capability.LISTEN_NOTIFY)
