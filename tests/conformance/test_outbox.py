@@ -18,6 +18,8 @@ from kombu_sqlqueue.sql.database import Database
 from kombu_sqlqueue.sql.dialect import Capability
 from kombu_sqlqueue.sql.messages import SQLMessageStore
 from kombu_sqlqueue.sql.outbox import SQLOutbox
+from kombu_sqlqueue.sql.waiters import SQLWaiters
+from kombu_sqlqueue.topics import RELAY
 
 from ..databases import requires
 
@@ -104,6 +106,21 @@ def test_a_turn_that_is_left_is_free_at_once(outbox: SQLOutbox, relay: Enrol):
     outbox.leave_turn(first)
 
     assert outbox.take_turn(second)
+
+
+@requires(Capability.LISTEN_NOTIFY)
+def test_who_waits_for_the_turn_is_told_when_it_is_left(outbox: SQLOutbox, relay: Enrol, database: Database):
+    outbox.take_turn(first := relay())
+    SQLWaiters(database).arm("me", [RELAY], armed_for=LEASE)
+    waker = database.waker()
+    assert waker is not None
+    waker.wait(0.1)
+    outbox.leave_turn(first)
+    heard = waker.wait(10)
+    waker.close()
+
+    assert heard is not None
+    assert list(heard) == [RELAY]
 
 
 def test_a_relay_taken_for_dead_does_not_take_the_turn(
