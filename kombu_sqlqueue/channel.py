@@ -23,7 +23,7 @@ from .keeper import LeaseKeeper
 from .messages import Delivery, Lease, NewMessage, Outcome, Reason
 from .pidbox import command_in
 from .qos import QoS
-from .retrying import replaced_by
+from .retrying import Replaced, replaced_by
 from .revoking import revocations_in
 from .topics import topic_name
 
@@ -102,12 +102,16 @@ class Channel(Declaring):
         elif messages:
             self._publish(messages, replaced_by(envelope, origin=self._origin, tracks_started=self.tracks_started))
 
-    def _publish(self, messages: list[NewMessage], replaces: Lease | None) -> None:
+    def _publish(self, messages: list[NewMessage], replaced: Replaced | None) -> None:
         batch = None if self._process.database.in_transaction else current_batch()
-        if batch is not None and replaces is None:
+        if batch is not None and replaced is None:
             batch.add(self._process.messages, messages)
-        elif not self._process.messages.publish(messages, replaces=replaces):
-            logger.warning("a retry was not sent: the lease of its task was lost, so another worker runs the task")
+        elif replaced is None:
+            self._process.messages.publish(messages)
+        elif not self._process.messages.publish(messages, replaces=replaced.lease, if_gone=replaced.if_gone):
+            logger.warning(
+                "a retry was not sent: its task has retried before, or its lease was lost and another worker ran it"
+            )
 
     # -- consuming ------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ class SQLMessageStore:
 
     # -- publishing -----------------------------------------------------------------------
 
-    def publish(self, messages: Sequence[NewMessage], *, replaces: Lease | None = None) -> bool:
+    def publish(self, messages: Sequence[NewMessage], *, replaces: Lease | None = None, if_gone: bool = False) -> bool:
         lanes = self._publishing.unknown_lanes(messages)
         if lanes and Capability.CONCURRENT_WRITERS in self._database.dialect.capabilities:
             # By itself, and at once: publishers of one new lane would wait for each other's commits.
@@ -62,7 +62,7 @@ class SQLMessageStore:
         unhurried = own and replaces is None and all(message.transient for message in messages)
 
         def publish(tx: Connection) -> bool:
-            if replaces is not None and not self._publishing.replace(tx, replaces):
+            if replaces is not None and not self._publishing.replace(tx, replaces, if_gone=if_gone):
                 return False
             if lanes:
                 self._publishing.add_lanes(tx, lanes)
