@@ -86,7 +86,8 @@ def explanation(earlier: Entry, later: Entry, ended_at: float, faults: Iterable[
     It began before the later start, and mattered still when the earlier one had begun; one that began when the ack must
     have been written explains nothing.
     """
-    for fault in faults:
+    # What hit the holder itself comes first.
+    for fault in sorted(faults, key=lambda fault: fault.target == EVERYONE):
         in_time = fault.at <= min(later.at, ended_at + ACKED_WITHIN) and fault.until >= earlier.at
         if in_time and fault.hits(earlier):
             return fault.kind
