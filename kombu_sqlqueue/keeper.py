@@ -273,7 +273,14 @@ class LeaseKeeper:
                 self._release_strays(lessee)
             finally:
                 self._lock.release()
+        self._spare_others()
         self._renew_at = time.monotonic() + RENEW_AT * self._lease_for.total_seconds()
+
+    def _spare_others(self) -> None:
+        """What kept us from renewing in time may have kept others, too: let them come first now."""
+        lease_for, now = self._lease_for.total_seconds(), time.monotonic()
+        if now - self._renew_at > GRACE * lease_for:
+            self._grace_until = now + GRACE * lease_for
 
     def _lost(self, lessee: int) -> None:
         with self._alone():
