@@ -251,13 +251,14 @@ class LeaseKeeper:
 
     def _keep(self) -> None:
         # Nothing here waits for the consuming thread, which a signal handler may have stopped for long.
+        # To stay alive comes first: the rest may take long where the database is slow.
+        if time.monotonic() >= self._renew_at:
+            self._renew()
         self._do_deferred()
         if self.settler.waited >= SETTLE_AFTER:
             self.settler.flush(wait=False)
         for ahead in list(self._aheads):
             self.release([delivery.lease for delivery in ahead.take_stale()])
-        if time.monotonic() >= self._renew_at:
-            self._renew()
         if time.monotonic() >= self._expiry_at:
             self._reclaim()
         self._sort_out()
