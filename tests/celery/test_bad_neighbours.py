@@ -45,9 +45,9 @@ def locked(site: Site) -> Iterator[None]:
 
 def test_tables_that_are_locked_for_longer_than_a_lease_cost_nobody_his_task(site: Site):
     """Nobody can renew meanwhile. Afterwards all can, and nobody is taken for dead because another was a moment earlier."""
-    for _ in range(3):
+    for _ in range(2):
         site.worker("-c2", "-Pthreads", "--prefetch-multiplier=1")
-    jobs = [f"job {number}" for number in range(6)]
+    jobs = [f"job {number}" for number in range(4)]
     for job in jobs:
         site.send("sleep_late", job, LEASE + 6)
     eventually(lambda: len(site.marks()) == len(jobs))
@@ -63,8 +63,8 @@ def test_tables_that_are_locked_for_longer_than_a_lease_cost_nobody_his_task(sit
 @pytest.fixture
 def remote(site: Site) -> Site:
     """A deployment with a server, that has a line and a clock of its own."""
-    if Capability.CONCURRENT_WRITERS not in process_for(site.database).database.dialect.capabilities:
-        pytest.skip("a file has no line and no clock")
+    if Capability.LISTEN_NOTIFY not in process_for(site.database).database.dialect.capabilities:
+        pytest.skip("a file has no line and no clock; on MariaDB each is the same, and takes a minute")
     return site
 
 
@@ -72,10 +72,8 @@ def test_a_database_that_is_slow_to_answer_slows_down_and_nothing_else(remote: S
     """Each answer takes 0.1 s longer: no lease ends, nothing runs twice."""
     site = remote
     url = make_url(site.database.url)
-    ports = {"postgresql": 5432}
-    with Proxy((url.host or "127.0.0.1", url.port or ports.get(url.get_backend_name(), 3306))) as proxy:
-        plain = {"sslmode": "disable"} if url.get_backend_name() == "postgresql" else {}
-        behind = Site(by_way_of(proxy, site.database, **plain), tmp_path, options={"lease_for": 2 * LEASE})
+    with Proxy((url.host or "127.0.0.1", url.port or 5432)) as proxy:
+        behind = Site(by_way_of(proxy, site.database, sslmode="disable"), tmp_path, options={"lease_for": 2 * LEASE})
         try:
             behind.worker("-c2")
             behind.worker("-Pthreads", "-c2")

@@ -14,6 +14,7 @@ __all__ = ["EVERYONE", "Account", "Fault", "account"]
 
 #: The target of what hits the database.
 EVERYONE = "*"
+STOP = "stop worker"
 #: A late ack is written so soon, in seconds, on a machine that is busy: a worker hit after that has acked.
 ACKED_WITHIN = 2.0
 
@@ -53,8 +54,11 @@ class Account:
     explained: Counter[str]
 
 
-def account(entries: Sequence[Entry], faults: Sequence[Fault]) -> Account:
-    """The account of a soak that is over."""
+def account(entries: Sequence[Entry], faults: Sequence[Fault], *, stalls_all: float = 0) -> Account:
+    """The account of a soak that is over.
+
+    With `stalls_all` nobody can write for so many seconds after a worker was stopped, if it was just writing.
+    """
     by = defaultdict(list)
     for entry in entries:
         by[entry.what].append(entry)
@@ -63,7 +67,9 @@ def account(entries: Sequence[Entry], faults: Sequence[Fault]) -> Account:
     unexplained = []
     for earlier, later in _repeats(by["start"]):
         ends = [e.at for e in (*by["end"], *by["retry"]) if e.lease == earlier.lease]
-        kind = explanation(earlier, later, min(ends, default=math.inf), faults)
+        ended_at = min(ends, default=math.inf)
+        stalls = [f.at + stalls_all for f in faults if f.kind == STOP and f.at <= ended_at <= f.at + stalls_all]
+        kind = explanation(earlier, later, max([ended_at, *stalls]), faults)
         if kind is None:
             unexplained.append((earlier, later))
         else:
@@ -80,7 +86,7 @@ def account(entries: Sequence[Entry], faults: Sequence[Fault]) -> Account:
     )
 
 
-def explanation(earlier: Entry, later: Entry, ended_at: float, faults: Iterable[Fault]) -> str | None:
+def explanation(earlier: Entry, later: Entry, could_ack_at: float, faults: Iterable[Fault]) -> str | None:
     """The kind of fault that made the message of `earlier` start again as `later`; None if there was none.
 
     It began before the later start, and mattered still when the earlier one had begun; one that began when the ack must
@@ -88,7 +94,7 @@ def explanation(earlier: Entry, later: Entry, ended_at: float, faults: Iterable[
     """
     # What hit the holder itself comes first.
     for fault in sorted(faults, key=lambda fault: fault.target == EVERYONE):
-        in_time = fault.at <= min(later.at, ended_at + ACKED_WITHIN) and fault.until >= earlier.at
+        in_time = fault.at <= min(later.at, could_ack_at + ACKED_WITHIN) and fault.until >= earlier.at
         if in_time and fault.hits(earlier):
             return fault.kind
     return None

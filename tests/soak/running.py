@@ -7,20 +7,21 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
 from sqlalchemy import func, select
 
 from kombu_sqlqueue.clock import FakeClock
 from kombu_sqlqueue.options import DatabaseOptions
+from kombu_sqlqueue.process import process_for
 from kombu_sqlqueue.sql.database import Database
+from kombu_sqlqueue.sql.dialect import Capability
 from kombu_sqlqueue.sql.messages import SQLMessageStore
 from kombu_sqlqueue.sql.results import SQLResultStore
 from kombu_sqlqueue.sql.routing import SQLRoutingStore
 from kombu_sqlqueue.sql.waiters import SQLWaiters
 
 from ..celery.workers import Site, eventually
-from .accounts import Account, Fault, account
+from .accounts import Account, account
 from .cutting import cutter
 from .havoc import Crew, Havoc
 from .journal import JOURNAL, entries
@@ -65,11 +66,9 @@ def soak(site: Site, scenario: Scenario, *, restart: Callable[[bool], object] | 
         crew.stop()
     finally:
         crew.close()
-    return report(journal, havoc.faults, time.monotonic() - began)
-
-
-def report(journal: Path, faults: list[Fault], seconds: float) -> Report:
-    return Report(account(entries(journal), faults), Counter(fault.kind for fault in faults), seconds)
+    one_writer = Capability.CONCURRENT_WRITERS not in process_for(site.database).database.dialect.capabilities
+    told = account(entries(journal), havoc.faults, stalls_all=scenario.stopped_for if one_writer else 0)
+    return Report(told, Counter(fault.kind for fault in havoc.faults), time.monotonic() - began)
 
 
 def leftovers(options: DatabaseOptions) -> dict[str, int]:

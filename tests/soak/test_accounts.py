@@ -41,6 +41,12 @@ def test_a_kill_explains_a_repeat_if_the_ack_may_not_have_been_written():
     assert len(account(TWICE, [Fault("kill worker", "w", 15)]).unexplained) == 1
 
 
+def test_where_a_stopped_process_keeps_all_from_writing_an_ack_may_take_as_long():
+    faults = [Fault("stop worker", "other", 10.5), Fault("kill worker", "w", 15)]
+    assert account(TWICE, faults, stalls_all=5).explained == {"kill worker": 1}
+    assert len(account(TWICE, faults).unexplained) == 1
+
+
 def test_a_killed_child_explains_what_it_ran_itself():
     assert account(TWICE, [Fault("kill child", "w", 10.5, pid=1)]).explained == {"kill child": 1}
     assert len(account(TWICE, [Fault("kill child", "w", 10.5, pid=2)]).unexplained) == 1
