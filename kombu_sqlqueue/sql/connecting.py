@@ -19,11 +19,15 @@ DEFAULTS = {
     "keepalives_idle": "20",
     "keepalives_interval": "10",
     "keepalives_count": "3",
+    # Keepalives rest while something that was sent is not confirmed. In milliseconds.
+    "tcp_user_timeout": "50000",
 }
+#: Nobody waits longer for a lock than so many seconds at a time: whoever takes the tables for himself is told of, not waited for.
+LOCK_TIMEOUT = 10
 #: All we ask for is found by an index. Without this the planner, who sees a queue while it is
 #: empty, prepares to read the whole table, and keeps that plan when it is full. (What it thinks of
 #: plans without an index is then so high that it would compile them.)
-SETTINGS = "-c enable_seqscan=off -c jit=off"
+SETTINGS = f"-c enable_seqscan=off -c jit=off -c lock_timeout={LOCK_TIMEOUT}s"
 #: What a pooler says that does not pass settings on.
 REFUSES_SETTINGS = "unsupported startup parameter"
 

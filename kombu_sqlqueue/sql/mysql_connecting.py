@@ -25,8 +25,12 @@ MYSQL = (8, 0, 17)
 SQL_MODE = "STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION"
 #: A session that was idle for longer than this, in seconds, may have been ended by the server.
 MAY_BE_DEAD_AFTER = 1.0
+#: A transaction of ours whose process was stopped in the middle ends after so many seconds, and its locks with it.
+IDLE_IN_TRANSACTION = 10
+#: Nobody waits longer for a row than so many seconds at a time, nor for a table.
+LOCK_TIMEOUT = 10
 #: A server that is gone is noticed within a minute: probe after so many seconds, so often, so many times.
-KEEPALIVE = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+KEEPALIVE = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 50_000))
 
 
 class Connection(Driver):
@@ -42,7 +46,10 @@ class Connection(Driver):
         ((version, self.max_packet),) = self._ask("SELECT VERSION(), @@max_allowed_packet")
         self.is_mariadb = check_version(version, safe_url)
         isolation = "tx_isolation" if self.is_mariadb else "transaction_isolation"
-        self._ask(f"SET SESSION {isolation} = 'READ-COMMITTED', SESSION sql_mode = '{SQL_MODE}'")
+        timeouts = f"innodb_lock_wait_timeout = {LOCK_TIMEOUT}, SESSION lock_wait_timeout = {LOCK_TIMEOUT}"
+        if self.is_mariadb:
+            timeouts += f", SESSION idle_transaction_timeout = {IDLE_IN_TRANSACTION}"
+        self._ask(f"SET SESSION {isolation} = 'READ-COMMITTED', SESSION sql_mode = '{SQL_MODE}', SESSION {timeouts}")
         self._keep_alive()
 
     def lives(self) -> bool:

@@ -42,6 +42,8 @@ __all__ = ["PostgreSQL"]
 
 #: How long to wait for a free connection of the pool, in seconds.
 POOL_TIMEOUT = 30.0
+#: A transaction of ours whose process was stopped in the middle ends after so many seconds, and its locks with it.
+IDLE_IN_TRANSACTION = 10
 #: The key of the advisory lock that migrations take: "sqlqueue" as a number.
 MIGRATION_LOCK = int.from_bytes(b"sqlqueue"[:7], "big")
 
@@ -55,6 +57,9 @@ TROUBLES = {
     "57P02": Trouble.UNAVAILABLE,
     "57P03": Trouble.UNAVAILABLE,
     "25006": Trouble.UNAVAILABLE,
+    "25P03": Trouble.UNAVAILABLE,
+    "25P04": Trouble.UNAVAILABLE,
+    "57P05": Trouble.UNAVAILABLE,
     "42P01": Trouble.SCHEMA,
     "42703": Trouble.SCHEMA,
     "3F000": Trouble.SCHEMA,
@@ -63,7 +68,7 @@ TROUBLES = {
     "53": Trouble.UNAVAILABLE,
 }
 #: After these the connection is of no use: the server ends it, or it leads to a standby.
-USELESS_AFTER = frozenset({"57P01", "57P02", "57P03", "25006"})
+USELESS_AFTER = frozenset({"57P01", "57P02", "57P03", "57P05", "25006", "25P03", "25P04"})
 
 
 class PostgreSQL:
@@ -242,7 +247,9 @@ def _microseconds(instant: ColumnElement[Any]) -> ColumnElement[int]:
 
 
 def _begin(connection: Connection) -> None:
-    begin(connection, lambda: _driver(connection).execute("BEGIN ISOLATION LEVEL READ COMMITTED", prepare=False))
+    # In one round trip, and for this transaction only: a pooler may give the next one to somebody else.
+    words = f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '{IDLE_IN_TRANSACTION}s'"
+    begin(connection, lambda: _driver(connection).execute(words, prepare=False))
 
 
 def _driver(connection: Connection) -> Any:
