@@ -49,7 +49,7 @@ class Database:
         self.options = options
         self.clock = clock
         self.tables = Tables(options.table_prefix, options.schema)
-        self.dialect = dialect_for(options.url)
+        self.dialect = dialect_for(options)
         self.engine = self.dialect.create_engine(options)
         self._statements = self.engine.execution_options(**{COMMITS_ITSELF: True})
         self._inherited: list[Pool] = []
@@ -273,13 +273,13 @@ class Database:
         return error
 
 
-def dialect_for(url: str) -> Dialect:
-    """The dialect of a URL. Imports nothing of the other databases."""
-    name = make_url(url).get_backend_name()
+def dialect_for(options: DatabaseOptions) -> Dialect:
+    """The dialect of a database. Imports nothing of the others."""
+    name = make_url(options.url).get_backend_name()
     if name == "postgresql":
         from .postgresql import PostgreSQL
 
-        return PostgreSQL()
+        return PostgreSQL(options)
     if name == "sqlite":
         from .sqlite import SQLite
 

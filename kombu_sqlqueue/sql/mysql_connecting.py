@@ -13,6 +13,8 @@ from pymysql import Error, OperationalError
 from pymysql.constants import COMMAND, ER, SERVER_STATUS
 
 from ..errors import ConfigurationError
+from ..options import DatabaseOptions
+from .connecting import login
 
 __all__ = ["Connection", "Connector", "check_version"]
 
@@ -101,14 +103,16 @@ class Connection(Driver):
 class Connector:
     """Opens the connections of one engine."""
 
-    def __init__(self, safe_url: str) -> None:
-        self._safe_url = safe_url
+    def __init__(self, options: DatabaseOptions) -> None:
+        self._options = options
 
     def connect(self, dialect: object, record: object, arguments: list[Any], parameters: dict[str, Any]) -> Connection:
         """Handles SQLAlchemy's event ``do_connect``."""
-        connection = Connection(*arguments, **{"connect_timeout": 10, **parameters, "autocommit": True})
+        connection = Connection(
+            *arguments, **{"connect_timeout": 10, **parameters, **login(self._options), "autocommit": True}
+        )
         try:
-            connection.prepare(self._safe_url)
+            connection.prepare(self._options.safe_url)
         except BaseException:
             connection.close()
             raise

@@ -24,12 +24,12 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.dialects import postgresql as pg
-from sqlalchemy.engine import ExceptionContext, make_url
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from ..errors import ConfigurationError
 from ..topics import LONGEST_NAME, queue_topic
-from .connecting import Connector, completed
+from .connecting import Connector, completed, login
 from .dialect import Capability, Trouble, begin
 
 if TYPE_CHECKING:
@@ -72,6 +72,9 @@ class PostgreSQL:
     capabilities = frozenset(Capability)
     migrates_itself = False
 
+    def __init__(self, options: DatabaseOptions) -> None:
+        self._options = options
+
     def create_engine(self, options: DatabaseOptions) -> Engine:
         try:
             engine = sa.create_engine(
@@ -88,7 +91,7 @@ class PostgreSQL:
             raise ConfigurationError(
                 f"the PostgreSQL driver cannot be loaded ({error}): pip install 'kombu-sqlqueue[postgresql]'"
             ) from error
-        event.listen(engine, "do_connect", Connector(make_url(options.url)).connect)
+        event.listen(engine, "do_connect", Connector(options).connect)
         event.listen(engine, "begin", _begin)
         event.listen(engine, "handle_error", _drop_useless)
         return engine
@@ -182,9 +185,17 @@ class PostgreSQL:
     def waker(self, engine: Engine, tables: Tables) -> Listener:
         from .listen import Listener
 
-        _, parameters = engine.dialect.create_connect_args(engine.url)
-        channel = select(_channel(tables)).compile(engine, compile_kwargs={"literal_binds": True})
-        return Listener({**parameters, "application_name": "sqlqueue listen"}, str(channel))
+        host, port = self._options.listen_at or (None, None)
+        # Where to ask directly, what the URL leads to being a pooler.
+        url = engine.url if host is None else engine.url.set(host=host, port=port).difference_update_query(["host", "port"])
+        _, parameters = engine.dialect.create_connect_args(url)
+        question = select(_channel(tables), func.pg_backend_pid())
+        text = str(question.compile(engine, compile_kwargs={"literal_binds": True}))
+
+        def arguments() -> dict[str, Any]:
+            return {**parameters, "application_name": "sqlqueue listen", **login(self._options)}
+
+        return Listener(arguments, text)
 
     def horizon(self) -> Select[int, int]:
         now = func.txid_current_snapshot()
