@@ -32,7 +32,9 @@ class PostgresServer:
         self._binaries = binaries
         directory.mkdir(mode=0o700)
         _give_away(directory)
-        self._run("initdb", "-U", "postgres", "--auth=trust", "--no-sync", "--encoding=utf8", "--locale=C", "-D", str(directory))
+        self._run(
+            "initdb", "-U", "postgres", "--auth=trust", "--no-sync", "--encoding=utf8", "--locale=C", "-D", str(directory)
+        )
         (directory / "pg_hba.conf").write_text("host all postgres all trust\nhost all all all scram-sha-256\n")
         given = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "port": str(self.port), **settings}
         with (directory / "postgresql.conf").open("a") as file:
@@ -74,7 +76,7 @@ class PostgresServer:
         # Into a file: what pg_ctl starts keeps a pipe open.
         with tempfile.TemporaryFile("w+") as said:
             done = subprocess.run(
-                [self._binaries / program, *arguments], stdout=said, stderr=said, cwd="/", **_as_unprivileged()
+                [self._binaries / program, *arguments], check=False, stdout=said, stderr=said, cwd="/", **_as_unprivileged()
             )
             said.seek(0)
             assert done.returncode == 0, said.read()
@@ -117,7 +119,8 @@ class PgBouncer:
         while True:
             with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", self.port)):
                 return
-            assert self._process.poll() is None and time.monotonic() < until, "pgbouncer did not start"
+            assert self._process.poll() is None, self.log.read_text()
+            assert time.monotonic() < until, "pgbouncer did not start"
             time.sleep(0.05)
 
     def close(self) -> None:
@@ -143,7 +146,9 @@ def certificates(directory: Path) -> dict[str, Path]:
     """A certificate for `localhost` with its key, the `ca` that signed it, and an `other` that did not."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
-    made = {name: directory / f"{name}.pem" for name in ("ca", "other", "certificate", "key", "ca_key", "other_key", "request")}
+    made = {
+        name: directory / f"{name}.pem" for name in ("ca", "other", "certificate", "key", "ca_key", "other_key", "request")
+    }
     for name in ("ca", "other"):
         _openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
                  "-keyout", made[f"{name}_key"], "-out", made[name])  # fmt: skip

@@ -143,7 +143,7 @@ class Database:
             tx.info[TRANSACTION] = (tx.get_transaction(), str(answer.transaction_id))
 
     @cached_property
-    def announcement(self) -> Select[int, int] | None:
+    def announcement(self) -> Select[int, str] | None:
         """As `Dialect.announcement`."""
         return self.dialect.announcement(self.tables, self.now())
 

@@ -148,7 +148,7 @@ class Dialect(Protocol):
     def next_position(self, tables: Tables) -> ColumnElement[int] | None:
         """A number above all it gave before, as an expression that makes nobody wait; None if there is none."""
 
-    def announcement(self, tables: Tables, now: ColumnElement[int]) -> Select[int, int] | None:
+    def announcement(self, tables: Tables, now: ColumnElement[int]) -> Select[int, str] | None:
         """Wakes who waits for the rows (topic, waited_as) given as `announced`, when the transaction commits.
 
         It selects how many were announced and the `transaction_id`. None where there is nothing to

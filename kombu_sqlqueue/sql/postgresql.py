@@ -61,6 +61,8 @@ TROUBLES = {
     "08": Trouble.UNAVAILABLE,
     "53": Trouble.UNAVAILABLE,
 }
+#: Said of the number of a transaction that has not begun yet.
+IN_THE_FUTURE = "22023"
 #: After these the connection is of no use: the server ends it, or it leads to a standby.
 USELESS_AFTER = frozenset({"57P01", "57P02", "57P03", "25006"})
 
@@ -150,13 +152,13 @@ class PostgreSQL:
     def next_position(self, tables: Tables) -> ColumnElement[int]:
         return tables.positions.next_value()
 
-    def announcement(self, tables: Tables, now: ColumnElement[int]) -> Select[int, int]:
+    def announcement(self, tables: Tables, now: ColumnElement[int]) -> Select[int, str]:
         # A notification takes a lock that all committers share: only where someone waits.
         announced = self.rows("announced", topic=Text, waited_as=Text)
         waiter = tables.waiter.c
         waits = select(1).where(waiter.topic == announced.c.waited_as, waiter.expires_at > now)
         notified = func.count(func.pg_notify(_channel(tables), announced.c.topic))
-        return select(notified, func.txid_current().label("transaction_id")).where(waits.exists())
+        return select(notified, _transaction_id().label("transaction_id")).where(waits.exists())
 
     def announcing(
         self, write: Any, tables: Tables, topic: ColumnElement[str], waited_as: str, *, now: ColumnElement[int]
@@ -202,11 +204,22 @@ class PostgreSQL:
         return select(func.txid_snapshot_xmin(now), func.txid_snapshot_xmax(now))
 
     def transaction_id(self, tx: Connection) -> str | None:
-        return str(tx.scalar(select(func.txid_current())))
+        return str(tx.scalar(select(_transaction_id())))
 
     def committed(self, tx: Connection, transaction_id: str) -> bool | None:
-        status = tx.scalar(select(func.txid_status(literal(int(transaction_id), BigInteger))))
-        return {"committed": True, "aborted": False}.get(str(status))
+        number, _, started_at = transaction_id.partition(" ")
+        asked = select(func.txid_status(literal(int(number), BigInteger)), _server_start())
+        try:
+            status, now_started_at = tx.execute(asked).one()
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) == IN_THE_FUTURE:
+                # The server crashed before it had written down that there was such a transaction.
+                return False
+            raise
+        if status == "committed" and now_started_at != started_at:
+            # After a crash such a number is given again: this may be what became of somebody else's.
+            return None
+        return {"committed": True, "aborted": False}.get(status)
 
     def started_at(self) -> ColumnElement[int] | None:
         return select(_microseconds(func.pg_postmaster_start_time())).scalar_subquery()
@@ -222,6 +235,15 @@ def _channel(tables: Tables) -> ColumnElement[str]:
     dialect: Any = pg.dialect
     waiter = dialect().identifier_preparer.format_table(tables.waiter)
     return func.concat("sqlqueue_", sa.cast(sa.cast(literal(waiter, Text), pg.REGCLASS), pg.OID))
+
+
+def _transaction_id() -> ColumnElement[str]:
+    """The number of the transaction, and the run of the server that gave it."""
+    return func.concat(func.txid_current(), " ", _server_start())
+
+
+def _server_start() -> ColumnElement[str]:
+    return sa.cast(_microseconds(func.pg_postmaster_start_time()), Text)
 
 
 def _microseconds(instant: ColumnElement[Any]) -> ColumnElement[int]:

@@ -144,4 +144,9 @@ def test_no_session_is_in_a_transaction_when_work_has_stopped(site: Site, server
     time.sleep(0.5)
 
     assert max(sat, default=0.0) < 2
-    assert server.ask("SELECT 1 FROM pg_stat_activity WHERE state LIKE 'idle in transaction%' AND state_change < now() - interval '0.4 s'") == []
+    assert (
+        server.ask(
+            "SELECT 1 FROM pg_stat_activity WHERE state LIKE 'idle in transaction%' AND state_change < now() - interval '0.4 s'"
+        )
+        == []
+    )

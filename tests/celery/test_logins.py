@@ -204,4 +204,5 @@ def celery(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
         stderr=subprocess.STDOUT,
         text=True,
         timeout=60,
+        check=False,
     )

@@ -67,7 +67,12 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
             # Kombu tries to connect once only, so that a sender is told at once.
             options={"polling_interval": INTERVAL, "max_retries": 1, "interval_start": 0, "interval_max": 0.1},
             beat_schedule={
-                "tick": {"task": "tests.celery.tasks.record", "schedule": 1.0, "args": ["tick"], "options": {"queue": QUEUES[0]}}
+                "tick": {
+                    "task": "tests.celery.tasks.record",
+                    "schedule": 1.0,
+                    "args": ["tick"],
+                    "options": {"queue": QUEUES[0]},
+                }
             },
         )
         try:

@@ -63,7 +63,11 @@ def test_two_sessions_serve_two_workers(behind: Callable[..., Site], server: Pos
 
     def watch() -> None:
         while not stop.wait(0.1):
-            sat.extend(server.ask("SELECT 1 FROM pg_stat_activity WHERE state LIKE 'idle in%' AND state_change < now() - interval '1 s'"))
+            sat.extend(
+                server.ask(
+                    "SELECT 1 FROM pg_stat_activity WHERE state LIKE 'idle in%' AND state_change < now() - interval '1 s'"
+                )
+            )
 
     thread = threading.Thread(target=watch)
     thread.start()

@@ -25,7 +25,7 @@ def vault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_it_is_what_the_callable_gives_now():
     answers = iter(["first", "second"])
-    source = lambda: next(answers)  # noqa: E731
+    source = lambda: next(answers)
 
     assert [current_password(source), current_password(source)] == ["first", "second"]
 
