@@ -52,6 +52,8 @@ class Database:
         self.dialect = dialect_for(options)
         self.engine = self.dialect.create_engine(options)
         self._statements = self.engine.execution_options(**{COMMITS_ITSELF: True})
+        #: How often a connection was lost, or could not be had.
+        self.losses = 0
         self._inherited: list[Pool] = []
         self._joined: ContextVar[Connection | None] = ContextVar("joined", default=None)
 
@@ -245,6 +247,7 @@ class Database:
                     return once()
             except DBAPIError as error:
                 trouble = self.dialect.classify(error)
+                self.losses += trouble is Trouble.UNAVAILABLE
                 again = trouble is Trouble.RETRY or (trouble is Trouble.UNAVAILABLE and not lost)
                 if not again or tries == TRANSACTION_TRIES:
                     raise self._translate(error) from error

@@ -25,6 +25,8 @@ MYSQL = (8, 0, 17)
 
 #: Not the server's: with others it may cut what is too long for a column.
 SQL_MODE = "STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION"
+MARIADB_SETTINGS = "SET SESSION tx_isolation = 'READ-COMMITTED', SESSION sql_mode = %s"
+MYSQL_SETTINGS = "SET SESSION transaction_isolation = 'READ-COMMITTED', SESSION sql_mode = %s"
 #: A session that was idle for longer than this, in seconds, may have been ended by the server.
 MAY_BE_DEAD_AFTER = 1.0
 #: A server that is gone is noticed within a minute: probe after so many seconds, so often, so many times.
@@ -43,8 +45,7 @@ class Connection(Driver):
         """Make the session what we expect. Raises ConfigurationError for a server that is too old."""
         ((version, self.max_packet),) = self._ask("SELECT VERSION(), @@max_allowed_packet")
         self.is_mariadb = check_version(version, safe_url)
-        isolation = "tx_isolation" if self.is_mariadb else "transaction_isolation"
-        self._ask(f"SET SESSION {isolation} = 'READ-COMMITTED', SESSION sql_mode = '{SQL_MODE}'")
+        self._ask(MARIADB_SETTINGS if self.is_mariadb else MYSQL_SETTINGS, (SQL_MODE,))
         self._keep_alive()
 
     def lives(self) -> bool:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import Connection, select, text
 
+from kombu_sqlqueue.messages import NewMessage
 from kombu_sqlqueue.options import DatabaseOptions, normalise
 from kombu_sqlqueue.sql.database import Database
+from kombu_sqlqueue.sql.floors import MARGIN
+from kombu_sqlqueue.sql.messages import SQLMessageStore
 
 from ..databases import migrate
 from ..servers import PostgresServer, started_server
@@ -67,3 +71,19 @@ def test_a_number_that_was_given_again_after_a_crash_tells_nothing(database: Dat
 
     assert fate(database, lost) is None
     assert database.statement(lambda tx: tx.scalar(select(1))) == 1
+
+
+def test_what_is_placed_where_a_sequence_was_set_back_during_an_outage_is_claimed_at_once(
+    database: Database, server: PostgresServer
+):
+    """Below what was claimed before, as after a crash or a failover, and no later than the next claim."""
+    store = SQLMessageStore(database)
+    lessee = store.enrol("one", lease_for=timedelta(minutes=1))
+    for _ in range(5):
+        store.publish([NewMessage("q", b"", "{}") for _ in range(MARGIN)])
+        assert len(store.claim(["q"], limit=MARGIN, lessee=lessee)) == MARGIN
+    server.ask("SELECT setval('sqlqueue_position', 1)")
+    server.cut()
+    store.publish([NewMessage("q", b"", "{}")])
+
+    assert len(store.claim(["q"], limit=1, lessee=lessee)) == 1
