@@ -108,11 +108,14 @@ class LeaseKeeper:
         """Claim for this process; what is claimed is renewed until it is settled or given back."""
         with self._alone():
             lessee = self._enrolled()
+            losses = self._store.losses
             try:
                 deliveries = self._store.claim(queues, limit=limit, lessee=lessee)
             except SQLQueueError:
                 self._strays = True
                 raise
+            # What a claim leased whose answer was lost nobody knows of, though another try succeeded.
+            self._strays = self._strays or self._store.losses != losses
             self._held.update(delivery.lease for delivery in deliveries)
         if self._aheads:
             self._watch()

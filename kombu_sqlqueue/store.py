@@ -39,6 +39,10 @@ class MessageStore(Protocol):
 
     # -- lessees --------------------------------------------------------------------------
 
+    @property
+    def losses(self) -> int:
+        """How often a connection was lost so far. What was done on it may have been done, and then been repeated."""
+
     def enrol(self, name: str, *, lease_for: timedelta) -> int:
         """A new lessee called `name`, good for `lease_for`; the answer is its number."""
 

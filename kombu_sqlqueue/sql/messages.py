@@ -77,6 +77,10 @@ class SQLMessageStore:
             self._publishing.remember_lanes(lanes)
         return published
 
+    @property
+    def losses(self) -> int:
+        return self._work.losses
+
     # -- lessees --------------------------------------------------------------------------
 
     def enrol(self, name: str, *, lease_for: timedelta) -> int:
