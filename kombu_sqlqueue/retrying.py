@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 from .envelope import ORIGIN, Envelope
 from .messages import Lease
 
-__all__ = ["is_retry", "replaced_by"]
+__all__ = ["Replaced", "is_retry", "replaced_by"]
 
 
-def replaced_by(envelope: Envelope, *, origin: str, tracks_started: bool) -> Lease | None:
+class Replaced(NamedTuple):
+    """The lease of a task that retries, and whether its message may be gone though nobody else has settled it."""
+
+    lease: Lease
+    if_gone: bool
+
+
+def replaced_by(envelope: Envelope, *, origin: str, tracks_started: bool) -> Replaced | None:
     """The lease of the running task, if `envelope` is its next retry.
 
     An early ack that is not tracked has deleted the message already: there is nothing to replace. Nor
@@ -25,7 +32,9 @@ def replaced_by(envelope: Envelope, *, origin: str, tracks_started: bool) -> Lea
     properties = getattr(task.request, "properties", None) or {}
     if properties.get(ORIGIN) != origin:
         return None
-    return Lease.parse(properties.get("delivery_tag"))
+    lease = Lease.parse(properties.get("delivery_tag"))
+    # A late ack comes after the task. An early one, in a worker that does not tell us when tasks begin, has deleted it.
+    return None if lease is None else Replaced(lease, if_gone=not task.acks_late)
 
 
 def is_retry(task_id: Any, retries: Any) -> bool:
