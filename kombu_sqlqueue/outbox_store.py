@@ -39,8 +39,8 @@ class OutboxStore(Protocol):
     def leave_turn(self, lessee: int) -> None:
         """The lessee's turn is over, if it had it; whoever waits for that is told."""
 
-    def read(self, lessee: int, *, limit: int, spare: timedelta) -> list[Outgoing]:
-        """The first `limit` messages in line; none unless the lessee has the turn, for `spare` at least.
+    def read(self, lessee: int, *, limit: int, spare: timedelta) -> list[Outgoing] | None:
+        """The first `limit` messages in line; None unless the lessee has the turn, for `spare` at least.
 
         In line are all that are committed, by the order in which they were stored: one that was committed
         late comes first, if it was stored first.

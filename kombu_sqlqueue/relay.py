@@ -103,15 +103,22 @@ class Relay:
             self._subscription.disarm()
             self._pass_on(messages, until=begun_at + self._spare.total_seconds())
             return False
-        return self._idle(self._lessee, once=once)
-
-    def _idle(self, lessee: int, *, once: bool) -> bool:
-        was_active, self._active = self._active, self._process.outbox.take_turn(lessee)
-        if self._active and not was_active:
-            logger.info("relaying to %s", self._broker.name)
+        if messages is None and self._takes_turn(self._lessee):
             return False
-        if was_active and not self._active:
+        return self._idle(once=once)
+
+    def _takes_turn(self, lessee: int) -> bool:
+        """Whether it is our turn. If it was before, too, our lease was about to end: it is renewed at once."""
+        was_active, self._active = self._active, self._process.outbox.take_turn(lessee)
+        if self._active and was_active:
+            self._process.messages.renew(lessee)
+        elif self._active:
+            logger.info("relaying to %s", self._broker.name)
+        elif was_active:
             logger.warning("another relay has taken over")
+        return self._active
+
+    def _idle(self, *, once: bool) -> bool:
         if once:
             if not self._active:
                 logger.info("another relay is at work")

@@ -16,7 +16,9 @@ from sqlalchemy import (
     bindparam,
     delete,
     literal_column,
+    null,
     select,
+    union_all,
     update,
 )
 
@@ -98,12 +100,15 @@ class SQLOutbox:
 
     # -- messages -------------------------------------------------------------------------
 
-    def read(self, lessee: int, *, limit: int, spare: timedelta) -> list[Outgoing]:
+    def read(self, lessee: int, *, limit: int, spare: timedelta) -> list[Outgoing] | None:
         if limit not in self._reads:
             self._reads[limit] = Direct(self._database, self._build(limit))
         parameters = {"reader": lessee, "spare": microseconds(spare)}
         rows = self._database.statement(lambda tx: self._reads[limit](tx, parameters))
-        return [Outgoing(*row) for row in rows]
+        if not rows:
+            return None
+        messages = sorted((row for row in rows if row.id), key=lambda row: (row.position, row.id))
+        return [Outgoing(row.id, row.envelope, row.body, row.task_id, row.task) for row in messages]
 
     def _build(self, limit: int) -> Executable:
         m, t = self._message.c, self._turn.c
@@ -114,14 +119,19 @@ class SQLOutbox:
             .where(t.value == bindparam("reader", type_=BigInteger))
             .exists()
         )
+        columns = (m.id, m.position, m.envelope, m.body, m.task_id, m.task)
         # From the head each time, not from where the last one ended: what is committed late may belong before that.
         # The limit is written into the text: with a parameter the planner reckons with a tenth of the table.
-        return (
-            select(m.id, m.envelope, m.body, m.task_id, m.task)
+        first = (
+            select(*columns)
             .where(m.queue == OUTBOX, m.priority == 0, m.position.is_not(None), mine)
             .order_by(m.position, m.id)
             .limit(literal_column(str(limit), Integer))
+            .subquery()
         )
+        # One row more says whose turn it is: else nothing to read would look like no right to read.
+        nothing = (null().label(column.name) for column in columns[1:])
+        return union_all(select(literal_column("0", BigInteger).label("id"), *nothing).where(mine), select(first))
 
     def forget(self, ids: Collection[int]) -> int:
         if not ids:

@@ -123,10 +123,22 @@ class OutboxSite(Site):
             relay.kill()
         super().close()
         self.engine.dispose()
+        self._leave_nothing()
+
+    def _leave_nothing(self) -> None:
+        """The broker is one that others use, too."""
         with Connection(self.broker) as connection:
+            channel = connection.default_channel
             for queue in self._queues:
                 with contextlib.suppress(*connection.channel_errors):
-                    connection.default_channel.queue_delete(queue)
+                    channel.queue_delete(queue)
+            if connection.transport.driver_type == "redis":
+                for key in channel.client.scan_iter(f"*{self.queue}*"):
+                    channel.client.delete(key)
+            else:
+                for kind in ("events", "control.pidbox", "topics", "x", "later"):
+                    channel.exchange_delete(f"{self.queue}-{kind}")
+                channel.exchange_delete(f"reply.{self.queue}-control.pidbox")
 
 
 def record(site: OutboxSite, *texts: str, **options: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 from celery import Celery, group
 from celery.app.amqp import AMQP
 from kombu import Connection
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, text, update
 
 from kombu_sqlqueue import bulk_publish
 from kombu_sqlqueue.errors import ConfigurationError, MessageTooBigError, TransactionNotSupportedError
@@ -184,11 +184,26 @@ def test_sending_connects_to_no_broker(make_outbox_site: MakeSite):
     assert site.left() == 1
 
 
+def test_a_relay_whose_lease_is_about_to_end_renews_it_and_passes_all_on(site: OutboxSite):
+    """It does not take having no right to read for there being nothing to read."""
+    site.app.conf.sqlqueue_outbox_options["lease_for"] = 30
+    process = process_for(site.outbox_options.database)
+    lessee = process.keeper(site.outbox_options).enrol()
+    with site.engine.begin() as connection, in_transaction(connection):
+        record(site, "x")
+    database, table = process.database, process.database.tables.lessee
+    soon = update(table).where(table.c.id == lessee).values(expires_at=database.now() + 5_000_000)
+    database.run(lambda tx: tx.execute(soon))
+    site.relay_all()
+
+    assert arguments(site.drain()) == ["x"]
+
+
 def test_a_killed_relay_loses_nothing(site: OutboxSite):
     """kill -9 again and again while tasks pass. A kill may repeat what was just sent, a batch at most."""
     tasks, batch, kills = 2000, 50, 3
     with site.engine.begin() as connection, in_transaction(connection):
-        record(site, *map(str, range(tasks)))
+        bulk_publish(site.task("record", str(number)) for number in range(tasks))
     for _ in range(kills):
         left = site.left()
         relay = site.relay("--batch", str(batch))
