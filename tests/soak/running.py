@@ -67,7 +67,8 @@ def soak(site: Site, scenario: Scenario, *, restart: Callable[[bool], object] | 
     finally:
         crew.close()
     one_writer = Capability.CONCURRENT_WRITERS not in process_for(site.database).database.dialect.capabilities
-    told = account(entries(journal), havoc.faults, stalls_all=scenario.stopped_for if one_writer else 0)
+    (site.directory / "faults").write_text("\n".join(map(str, havoc.faults)))
+    told = account(entries(journal), havoc.faults, stalls_all=scenario.stopped_for + 1 if one_writer else 0)
     return Report(told, Counter(fault.kind for fault in havoc.faults), time.monotonic() - began)
 
 
