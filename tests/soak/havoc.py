@@ -130,7 +130,7 @@ class Havoc:
             next_at = self._next_at()
             while not self._over.wait(0.1):
                 self._wake(time.monotonic())
-                if time.monotonic() >= next_at:
+                if time.monotonic() >= next_at and len(self.faults) < self._scenario.most_faults:
                     self._do_something()
                     self._restart()
                     next_at = self._next_at()

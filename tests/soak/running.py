@@ -62,6 +62,8 @@ def soak(site: Site, scenario: Scenario, *, restart: Callable[[bool], object] | 
     try:
         with havoc:
             eventually(lambda: havoc.error or not crew.producing, scenario.patience)
+        # One that was killed a moment before has been started again.
+        eventually(lambda: not crew.producing, scenario.patience)
         eventually(lambda: site.waiting() == 0, scenario.patience)
         crew.stop()
     finally:
