@@ -104,7 +104,7 @@ class Schedules:
         """Store all of these, or none. Raises DuplicateScheduleError if a name is taken."""
         self._store.create(definitions)
 
-    def edit(self, name: str, **fields: Any) -> Schedule:
+    def edit(self, name: str, /, **fields: Any) -> Schedule:
         """Change fields of the definition, `schedule` as for `create`. Raises as `create`, and ScheduleNotFoundError.
 
         If that changes when it fires, its next tick is the first from now; its history and count stay.

@@ -17,7 +17,7 @@ __all__ = ["frozen", "thawed"]
 def frozen(what: str, value: Any) -> Any:
     """The value in what JSON has. Raises ScheduleError, which names `what`, if it does not fit."""
     try:
-        return json.loads(kombu_json.dumps(value, default=_plain))
+        return json.loads(kombu_json.dumps(_plain(value)))
     except (EncodeError, TypeError, ValueError) as error:
         raise ScheduleError(f"{what} cannot be stored, it does not fit into JSON: {error}") from error
 
@@ -28,8 +28,9 @@ def thawed(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    """Without what Celery's JSON does not know, but its options take."""
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if isinstance(value, set | frozenset | tuple):
-        return list(value)
-    raise TypeError(f"{type(value).__name__} {value!r}")
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple | set | frozenset) else value
