@@ -22,8 +22,11 @@ if TYPE_CHECKING:
         SchemaError,
         SQLQueueError,
         StoreUnavailableError,
+        TransactionFailedError,
+        TransactionNotSupportedError,
     )
     from .grouping import bulk_publish
+    from .transactions import in_transaction
 
 __all__ = [
     "ConfigurationError",
@@ -34,13 +37,19 @@ __all__ = [
     "SQLQueueError",
     "SchemaError",
     "StoreUnavailableError",
+    "TransactionFailedError",
+    "TransactionNotSupportedError",
     "__version__",
     "bulk_publish",
+    "in_transaction",
 ]
 
 __version__ = "0.1.0"
 
-_HOMES = {name: ".errors" for name in __all__ if name.endswith("Error")} | {"bulk_publish": ".grouping"}
+_HOMES = {name: ".errors" for name in __all__ if name.endswith("Error")} | {
+    "bulk_publish": ".grouping",
+    "in_transaction": ".transactions",
+}
 
 
 def __getattr__(name: str) -> Any:

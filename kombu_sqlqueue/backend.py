@@ -23,6 +23,7 @@ from .options import DatabaseOptions, Options, hide_password, normalise
 from .process import PRUNE_BATCH, PRUNE_EVERY, Process, process_for
 from .result_store import ResultStore
 from .results import NewResult
+from .transactions import current
 from .waiting import ResultConsumer
 
 __all__ = ["SQLBackend"]
@@ -94,6 +95,12 @@ class SQLBackend(Chords, AsyncBackendMixin, Backend):
     def in_transaction(self) -> bool:
         """Whether what is written now takes part in a transaction that someone else will end."""
         return process_for(self._options.database).database.in_transaction
+
+    @property
+    def unsent(self) -> frozenset[str]:
+        """The ids of the tasks that were sent in a transaction which this thread or task has still open."""
+        loan = current() or process_for(self._options.database).database.loan
+        return frozenset() if loan is None else frozenset(loan.sent)
 
     # -- tasks ----------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
@@ -94,20 +94,41 @@ class Channel(Declaring):
                 *(envelope.task, envelope.task_id, exchange, routing_key),
             )
         command = command_in(exchange, message) if exchange else None
-        revocations = revocations_in(command) if command else []
+        if command:
+            self._command(command, messages)
+        elif messages:
+            self._publish(messages, replaced_by(envelope, origin=self._origin, tracks_started=self.tracks_started))
+
+    def _command(self, command: Mapping[str, Any], messages: list[NewMessage]) -> None:
+        revocations = revocations_in(command)
         if revocations:
             with self._process.database.transaction():
                 self._process.revocations.revoke(revocations)
                 self._process.messages.publish(messages)
-        elif messages:
-            self._publish(messages, replaced_by(envelope, origin=self._origin, tracks_started=self.tracks_started))
+        else:
+            # Whoever asks workers something waits for the answer, and not for a commit.
+            self._process.publish_at_once(messages)
 
     def _publish(self, messages: list[NewMessage], replaces: Lease | None) -> None:
-        batch = None if self._process.database.in_transaction else current_batch()
-        if batch is not None and replaces is None:
+        if replaces is not None:
+            if not self._process.messages.publish(messages, replaces=replaces):
+                logger.warning("a retry was not sent: the lease of its task was lost, so another worker runs the task")
+            return
+        loan = self._process.require_loan()
+        if loan is not None:
+            loan.sent.update(message.task_id for message in messages if message.task_id)
+            self._remember_nothing()
+        batch = current_batch()
+        if batch is not None and (batch.is_lent or not self._process.database.in_transaction):
             batch.add(self._process.messages, messages)
-        elif not self._process.messages.publish(messages, replaces=replaces):
-            logger.warning("a retry was not sent: the lease of its task was lost, so another worker runs the task")
+        else:
+            self._process.messages.publish(messages)
+
+    def _remember_nothing(self) -> None:
+        """Where a declaration had to take part in the caller's transaction it may vanish with that: declare again next time."""
+        if not self._process.database.has_writers:
+            self.connection.client.declared_entities.clear()
+            self._process.routes.forget()
 
     # -- consuming ------------------------------------------------------------------------
 

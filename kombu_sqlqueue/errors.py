@@ -11,6 +11,8 @@ __all__ = [
     "SQLQueueError",
     "SchemaError",
     "StoreUnavailableError",
+    "TransactionFailedError",
+    "TransactionNotSupportedError",
 ]
 
 
@@ -38,6 +40,17 @@ class OutcomeUnknownError(SQLQueueError):
     """The connection broke at a commit and nobody can tell whether it took effect.
 
     It is not a connection error on purpose: repeating the operation could do it twice.
+    """
+
+
+class TransactionNotSupportedError(SQLQueueError):
+    """A message cannot take part in the caller's transaction; the text says why and the way out."""
+
+
+class TransactionFailedError(SQLQueueError):
+    """A message could not be stored in the caller's transaction, which has to be rolled back.
+
+    It is not a connection error on purpose: repeating the operation alone would be of no use.
     """
 
 

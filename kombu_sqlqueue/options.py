@@ -60,6 +60,7 @@ class DatabaseOptions:
     auto_migrate: bool = False
     listen: bool = True
     pool_size: int = 5
+    django_alias: str | None = None
 
     @property
     def origin(self) -> str:
@@ -188,6 +189,10 @@ def _optional(parser: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else parser(value)
 
 
+def _text(value: Any) -> str:
+    return str(_check(isinstance(value, str) and bool(value), value))
+
+
 _IDENTIFIER_TEXT = "a name of letters, digits and underscores, at most 31 long"
 
 #: Each option with what parses it and what to tell who got it wrong.
@@ -197,6 +202,7 @@ _PARSERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "auto_migrate": (_bool, "True or False"),
     "listen": (_bool, "True or False"),
     "pool_size": (_count(1), "a whole number, 1 or more"),
+    "django_alias": (_optional(_text), "a name in Django's DATABASES, such as 'default', or None"),
     "lease_for": (_seconds(1), "seconds, 1 or more"),
     "max_reclaims": (_count(0), "a whole number, 0 or more"),
     "polling_interval": (_seconds(0.01), "seconds, 0.01 or more"),

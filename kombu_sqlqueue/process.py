@@ -7,15 +7,19 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Sequence
+from contextlib import nullcontext
 
-from .errors import SQLQueueError
+from .errors import SQLQueueError, TransactionNotSupportedError
 from .keeper import Chore, LeaseKeeper
+from .messages import NewMessage
 from .notifier import Notifier
 from .options import DatabaseOptions, Options
 from .route_cache import RouteCache
 from .sql.chords import SQLChordStore
 from .sql.database import Database
 from .sql.gate import GATE
+from .sql.lending import Loan, apart
 from .sql.messages import SQLMessageStore
 from .sql.migrate import ensure
 from .sql.results import SQLResultStore
@@ -38,6 +42,10 @@ class Process:
 
     def __init__(self, options: DatabaseOptions) -> None:
         self.database = Database(options)
+        if options.django_alias is not None:
+            from .contrib.django import AtomicBlocks
+
+            self.database.ambient_loan = AtomicBlocks(options.django_alias)
         self.messages = SQLMessageStore(self.database)
         self.routing = SQLRoutingStore(self.database)
         self.routes = RouteCache(self.routing)
@@ -60,6 +68,24 @@ class Process:
             return
         ensure(self.database)
         self._ready = True
+
+    def require_loan(self) -> Loan | None:
+        """The transaction that was lent to send in, None if there is none.
+
+        Raises TransactionNotSupportedError if it is one of another database.
+        """
+        loan = self.database.loan
+        if loan is not None and loan.connection(self.database) is None:
+            raise TransactionNotSupportedError(
+                f"the transaction given to in_transaction() is not one of the broker, {self.database.options.safe_url}, or"
+                f" does not find its tables there: it must be a connection to the same database, schema and server"
+            )
+        return loan
+
+    def publish_at_once(self, messages: Sequence[NewMessage]) -> None:
+        """Publish in no transaction but our own; where nobody writes beside one that is open, in that."""
+        with apart() if self.database.has_writers else nullcontext():
+            self.messages.publish(messages)
 
     def keeper(self, options: Options) -> LeaseKeeper:
         """The keeper of this process's leases; one for each kind of lease asked for."""

@@ -68,9 +68,9 @@ class ResultConsumer(BaseResultConsumer):
 
     def on_wait_for_pending(self, result: Any, **kwargs: Any) -> None:
         """Somebody begins to wait: perhaps all is there already."""
-        if self.backend.in_transaction:
+        if not self.backend.unsent.isdisjoint(_ids(result)):
             raise RuntimeError(
-                "never wait for a result inside a transaction: what was sent in it is not sent before its end"
+                "this result cannot come: its task was sent in a transaction that is still open; wait after it"
             )
         try:
             self._look_for(self._wanted.intersection(_ids(result)))

@@ -20,7 +20,7 @@ from kombu_sqlqueue.sql.database import Database
 from kombu_sqlqueue.sql.dialect import Capability
 from kombu_sqlqueue.sql.migrate import upgrade
 
-__all__ = ["DATABASES", "requires", "wipe"]
+__all__ = ["DATABASES", "execute", "requires", "wipe"]
 
 #: Where to find a PostgreSQL that we may make schemas in.
 POSTGRES_URL = "SQLQUEUE_TEST_POSTGRES_URL"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
@@ -19,12 +19,21 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import Pool
 
 from ..clock import Clock
-from ..errors import ConfigurationError, MessageTooBigError, OutcomeUnknownError, SchemaError, StoreUnavailableError
+from ..errors import (
+    ConfigurationError,
+    MessageTooBigError,
+    OutcomeUnknownError,
+    SchemaError,
+    StoreUnavailableError,
+    TransactionFailedError,
+    TransactionNotSupportedError,
+)
 from ..options import DatabaseOptions
 from ..topics import waited_as
 from .dialect import COMMITS_ITSELF, Capability, Dialect, Trouble, Waker
 from .direct import Direct
 from .gate import GATE
+from .lending import Loan, current_loan, is_apart
 from .schema import Tables
 
 __all__ = ["Database"]
@@ -39,6 +48,8 @@ ASK_EVERY = 0.1
 
 #: What is known of a connection's transaction, in its `info`.
 TRANSACTION = "sqlqueue transaction"
+#: What SQLAlchemy calls the databases of each of our dialects.
+DIALECT_NAMES = {"postgresql": ("postgresql",), "sqlite": ("sqlite",), "mysql": ("mysql", "mariadb")}
 NO_PARAMETERS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -54,6 +65,9 @@ class Database:
         self._statements = self.engine.execution_options(**{COMMITS_ITSELF: True})
         self._inherited: list[Pool] = []
         self._joined: ContextVar[Connection | None] = ContextVar("joined", default=None)
+        self._identity: Hashable | None = None
+        #: Finds a transaction that the caller is in without saying so, as a framework knows it.
+        self.ambient_loan: Callable[[], Loan | None] | None = None
 
     def __repr__(self) -> str:
         return f"<Database {self.options.safe_url}>"
@@ -73,23 +87,28 @@ class Database:
 
         A loss at the commit itself is repeated only if the work is `repeatable`; otherwise the
         database is asked what became of it. With `joins` the work takes part in the transaction
-        of `joined`, where there is one, and is not repeated.
+        of `joined`, or one that was lent to us, where there is one, and is not repeated.
 
         Raises StoreUnavailableError if nothing was done, OutcomeUnknownError if nobody can tell,
-        SchemaError for missing tables; any other database error as it came.
+        TransactionFailedError if it is the caller who has to repeat, SchemaError for missing tables;
+        any other database error as it came.
         """
-        outer = self._joined.get() if joins else None
+        if not joins:
+            self._check_not_alone()
+            return self._repeat(lambda: self._transaction(work, repeatable=repeatable))
+        outer = self._outer()
         if outer is not None:
-            with self.translated():
+            with self._as_guest():
                 return work(outer)
-        return self._repeat(lambda: self._transaction(work, repeatable=repeatable))
+        with self.dialect.sending():
+            return self._repeat(lambda: self._transaction(work, repeatable=repeatable))
 
     def statement(self, work: Callable[[Connection], T]) -> T:
         """Do `work`, one statement that commits itself and may be repeated."""
-        outer = self._joined.get()
-        if outer is not None and Capability.CONCURRENT_WRITERS not in self.dialect.capabilities:
+        outer = None if self.has_writers else self._outer()
+        if outer is not None:
             # Where there is one writer it would wait for itself.
-            with self.translated():
+            with self._as_guest():
                 return work(outer)
 
         def once() -> T:
@@ -111,17 +130,62 @@ class Database:
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """A transaction of its own that joining `run` calls take part in; not repeated."""
-        outer = self._joined.get()
+        outer = self._outer()
         if outer is not None:
-            yield outer
+            with self._as_guest():
+                yield outer
             return
         with GATE, self.translated(), self.engine.begin() as connection, self.joined(connection):
             yield connection
 
     @property
     def in_transaction(self) -> bool:
-        """Whether this thread or task is inside `joined` or `transaction`."""
-        return self._joined.get() is not None
+        """Whether this thread or task is in a transaction that joining work takes part in: of `joined`,
+        of `transaction`, or one of its own that is lent to us.
+        """
+        return self._outer() is not None
+
+    @property
+    def has_writers(self) -> bool:
+        """Whether several may write at once; otherwise nobody writes beside a transaction that is open."""
+        return Capability.CONCURRENT_WRITERS in self.dialect.capabilities
+
+    def _check_not_alone(self) -> None:
+        """Where there is one writer, who was lent a transaction would wait for its end in vain."""
+        if not self.has_writers and self._joined.get() is None and self._outer() is not None:
+            raise TransactionNotSupportedError(
+                f"{self.options.safe_url}: a transaction given to in_transaction() is open, and nobody can write beside it:"
+                " only sending is possible before it has ended, not retry(), nor asking workers"
+            )
+
+    def _outer(self) -> Connection | None:
+        joined = self._joined.get()
+        if joined is not None:
+            return joined
+        loan = self.loan
+        return loan.connection(self) if loan is not None else None
+
+    @property
+    def loan(self) -> Loan | None:
+        """The transaction that is lent to this thread or task, perhaps of another database."""
+        if is_apart():
+            return None
+        return current_loan() or (self.ambient_loan() if self.ambient_loan is not None else None)
+
+    def is_own(self, tx: Connection) -> bool:
+        """Whether we made the connection, so that it behaves as our dialect has it."""
+        return any(tx.dialect is engine.dialect for engine in self._engines())
+
+    def is_seen_by(self, tx: Connection) -> bool:
+        """Whether a connection that somebody else made leads to these very tables."""
+        if tx.dialect.name not in DIALECT_NAMES[self.dialect.name]:
+            return False
+        with self._as_guest():
+            theirs = self.dialect.identity(tx, self.tables)
+        if theirs is not None and theirs != self._identity:
+            # At first, and after the server was started again.
+            self._identity = self.statement(lambda own: self.dialect.identity(own, self.tables))
+        return theirs is not None and theirs == self._identity
 
     def announce(
         self,
@@ -142,14 +206,14 @@ class Database:
             # Whoever wants to know how the commit went need not ask for this again.
             tx.info[TRANSACTION] = (tx.get_transaction(), str(answer.transaction_id))
 
-    @cached_property
-    def announcement(self) -> Select[int, int] | None:
+    def announcement(self, *, always: bool = False) -> Select[int, int] | None:
         """As `Dialect.announcement`."""
-        return self.dialect.announcement(self.tables, self.now())
+        return self.dialect.announcement(self.tables, self.now(), always=always)
 
     @cached_property
     def _announce(self) -> Direct | None:
-        return None if self.announcement is None else Direct(self, self.announcement)
+        announcement = self.announcement()
+        return None if announcement is None else Direct(self, announcement)
 
     def announcing(self, write: Any, topic: ColumnElement[str], waited_as: str) -> Executable:
         """As `Dialect.announcing`."""
@@ -181,10 +245,12 @@ class Database:
         """Where to get a connection from. Who has one already for a transaction gets no second one of the
         pool: threads that all have one and wait for another would wait for each other.
         """
-        return self._aside if self.in_transaction else self.engine
+        return self._aside if self._joined.get() is not None else self.engine
 
     def _free_statements(self) -> Engine:
-        return self._aside.execution_options(**{COMMITS_ITSELF: True}) if self.in_transaction else self._statements
+        if self._joined.get() is None:
+            return self._statements
+        return self._aside.execution_options(**{COMMITS_ITSELF: True})
 
     @cached_property
     def _aside(self) -> Engine:
@@ -200,6 +266,17 @@ class Database:
             yield
         except (DBAPIError, PoolTimeout) as error:
             raise self._translate(error) from error
+
+    @contextmanager
+    def _as_guest(self) -> Iterator[None]:
+        """As `translated`, in a transaction that may be somebody else's: what breaks it is not to be tried again in it."""
+        try:
+            with self.translated():
+                yield
+        except StoreUnavailableError as error:
+            if self._joined.get() is not None:
+                raise
+            raise TransactionFailedError(f"{error}: roll the transaction back and repeat the whole of it") from error
 
     def _transaction(self, work: Callable[[Connection], T], *, repeatable: bool) -> T:
         committing = False

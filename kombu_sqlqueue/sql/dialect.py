@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from sqlalchemy import ColumnElement, Connection, Engine, Executable, FromClause, Select, Update
     from sqlalchemy.exc import DBAPIError
 
@@ -131,6 +133,9 @@ class Dialect(Protocol):
         For a statement that commits itself only: it holds for the whole transaction.
         """
 
+    def sending(self) -> AbstractContextManager[None]:
+        """Inside, who would wait for a transaction of its own process is told so: TransactionNotSupportedError."""
+
     def classify(self, error: DBAPIError) -> Trouble: ...
 
     def upsert(self, table: Any, values: Any, *, update: Any, where: Any = None) -> Executable:
@@ -148,10 +153,11 @@ class Dialect(Protocol):
     def next_position(self, tables: Tables) -> ColumnElement[int] | None:
         """A number above all it gave before, as an expression that makes nobody wait; None if there is none."""
 
-    def announcement(self, tables: Tables, now: ColumnElement[int]) -> Select[int, int] | None:
+    def announcement(self, tables: Tables, now: ColumnElement[int], *, always: bool) -> Select[int, int] | None:
         """Wakes who waits for the rows (topic, waited_as) given as `announced`, when the transaction commits.
 
-        It selects how many were announced and the `transaction_id`. None where there is nothing to
+        With `always` it does not look whether somebody waits already: who begins to before a commit
+        that is far off is to be woken, too. It selects how many were announced and the `transaction_id`. None where there is nothing to
         do. `Database.announce` is the way in.
         """
 
@@ -182,6 +188,9 @@ class Dialect(Protocol):
 
     def committed(self, tx: Connection, transaction_id: str) -> bool | None:
         """Whether that transaction took effect, None if nobody can tell."""
+
+    def identity(self, tx: Connection, tables: Tables) -> Hashable | None:
+        """What tells this database and these tables from all others, as `tx` finds them; None if it does not."""
 
     def started_at(self) -> ColumnElement[int] | None:
         """The database's start in microseconds, None if it has none to speak of."""

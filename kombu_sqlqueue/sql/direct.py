@@ -24,7 +24,7 @@ class Direct:
     def __init__(self, database: Database, statement: Executable) -> None:
         self._dialect = database.dialect
         self._statement = statement
-        self._driver = database.engine.dialect.driver
+        self._is_own = database.is_own
         self._errors = database.engine.dialect.loaded_dbapi.Error
         compiled: Any = statement.compile(dialect=database.engine.dialect)  # type: ignore[attr-defined]
         self._text = str(compiled)
@@ -47,8 +47,8 @@ class Direct:
         return int(self._execute(tx, parameters).rowcount)
 
     def _execute(self, tx: Connection, parameters: Mapping[str, Any]) -> Any:
-        if tx.dialect.driver != self._driver:
-            # The caller's own connection, made with another driver.
+        if not self._is_own(tx):
+            # The caller's own connection, perhaps of another driver.
             return tx.execute(self._statement, parameters)
         if not tx.in_transaction():
             # As SQLAlchemy would have done on its own, so that the caller's commit is one.

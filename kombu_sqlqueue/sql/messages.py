@@ -13,11 +13,10 @@ from ..messages import DeadMessage, Delivery, Lease, NewMessage, Outcome, QueueC
 from .claims import Claims
 from .database import Database
 from .dead import Dead
-from .dialect import Capability
 from .leases import Leases
 from .lessees import Lessees
 from .positions import Positions
-from .publishing import Publishing
+from .publishing import Commit, Publishing
 from .waiting import Waiting
 from .work import Work
 
@@ -52,14 +51,17 @@ class SQLMessageStore:
 
     def publish(self, messages: Sequence[NewMessage], *, replaces: Lease | None = None) -> bool:
         lanes = self._publishing.unknown_lanes(messages)
-        if lanes and Capability.CONCURRENT_WRITERS in self._database.dialect.capabilities:
+        if lanes and self._database.has_writers:
             # By itself, and at once: publishers of one new lane would wait for each other's commits.
             self._database.statement(lambda tx: self._publishing.add_lanes(tx, lanes))
             self._publishing.remember_lanes(lanes)
             lanes = set()
 
-        own = self._work.own and not self._database.in_transaction
-        unhurried = own and replaces is None and all(message.transient for message in messages)
+        # A retry is told to Celery as done when this returns, whatever becomes of the caller's transaction.
+        joins = replaces is None
+        own = self._work.own and not (joins and self._database.in_transaction)
+        unhurried = joins and all(message.transient for message in messages)
+        commit = Commit.FOREIGN if not own else Commit.UNHURRIED if unhurried else Commit.DURABLE
 
         def publish(tx: Connection) -> bool:
             if replaces is not None and not self._publishing.replace(tx, replaces):
@@ -67,10 +69,10 @@ class SQLMessageStore:
             if lanes:
                 self._publishing.add_lanes(tx, lanes)
             if messages:
-                self._publishing.store(tx, messages, unhurried=unhurried)
+                self._publishing.store(tx, messages, commit)
             return True
 
-        published = self._work.run(publish, repeatable=False, joins=True)
+        published = self._work.run(publish, repeatable=False, joins=joins)
         if published and own:
             self._publishing.remember_lanes(lanes)
         return published

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -157,6 +158,9 @@ class MySQL:
         # How durable a commit is can be said for the whole server only.
         return sa.true()
 
+    def sending(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def classify(self, error: DBAPIError) -> Trouble:
         number = error.orig.args[0] if error.orig is not None and error.orig.args else None
         return TROUBLES.get(number, Trouble.OTHER) if isinstance(number, int) else Trouble.OTHER
@@ -194,7 +198,7 @@ class MySQL:
         # some messages overtake others, and nothing else: claims begin at the head of a lane here.
         return self.now()
 
-    def announcement(self, tables: Tables, now: ColumnElement[int]) -> None:
+    def announcement(self, tables: Tables, now: ColumnElement[int], *, always: bool) -> None:
         """None: who waits looks for new messages."""
 
     def announcing(
@@ -218,6 +222,10 @@ class MySQL:
 
     def committed(self, tx: Connection, transaction_id: str) -> bool | None:
         return None
+
+    def identity(self, tx: Connection, tables: Tables) -> Hashable | None:
+        server: list[ColumnElement[str]] = [sa.literal_column(name) for name in ("@@hostname", "@@port", "@@datadir")]
+        return tuple(tx.execute(select(sa.func.database(), *server)).one())
 
     def started_at(self) -> ColumnElement[int]:
         schema = "information_schema" if self._is_mariadb else "performance_schema"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +100,9 @@ class PostgreSQL:
         return select(_microseconds(func.clock_timestamp())).scalar_subquery()
 
     def rows(self, name: str, **columns: type[Any]) -> FromClause:
-        lists = [bindparam(f"{name}_{place}", type_=pg.ARRAY(kind)) for place, kind in enumerate(columns.values())]
+        # With a cast, since not every driver tells the type of a list that is all NULL.
+        types = [pg.ARRAY(kind) for kind in columns.values()]
+        lists = [sa.cast(bindparam(f"{name}_{place}", type_=each), each) for place, each in enumerate(types)]
         return func.unnest(*lists).table_valued(*columns).render_derived(name=name)
 
     def packed(self, name: str, columns: int, rows: Collection[Sequence[Any]]) -> dict[str, Any]:
@@ -124,6 +127,9 @@ class PostgreSQL:
         # A subquery, so that it is done once and not for each row; true for this transaction only.
         return select(func.set_config("synchronous_commit", "off", True)).scalar_subquery() == "off"
 
+    def sending(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def classify(self, error: DBAPIError) -> Trouble:
         state = getattr(error.orig, "sqlstate", None)
         if state is None:
@@ -147,13 +153,16 @@ class PostgreSQL:
     def next_position(self, tables: Tables) -> ColumnElement[int]:
         return tables.positions.next_value()
 
-    def announcement(self, tables: Tables, now: ColumnElement[int]) -> Select[int, int]:
-        # A notification takes a lock that all committers share: only where someone waits.
+    def announcement(self, tables: Tables, now: ColumnElement[int], *, always: bool) -> Select[int, int]:
         announced = self.rows("announced", topic=Text, waited_as=Text)
+        notified = func.count(func.pg_notify(_channel(tables), announced.c.topic))
+        announcing = select(notified, func.txid_current().label("transaction_id"))
+        if always:
+            return announcing.select_from(announced)
+        # A notification takes a lock that all committers share: only where someone waits.
         waiter = tables.waiter.c
         waits = select(1).where(waiter.topic == announced.c.waited_as, waiter.expires_at > now)
-        notified = func.count(func.pg_notify(_channel(tables), announced.c.topic))
-        return select(notified, func.txid_current().label("transaction_id")).where(waits.exists())
+        return announcing.where(waits.exists())
 
     def announcing(
         self, write: Any, tables: Tables, topic: ColumnElement[str], waited_as: str, *, now: ColumnElement[int]
@@ -197,8 +206,14 @@ class PostgreSQL:
         status = tx.scalar(select(func.txid_status(literal(int(transaction_id), BigInteger))))
         return {"committed": True, "aborted": False}.get(str(status))
 
+    def identity(self, tx: Connection, tables: Tables) -> Hashable | None:
+        found = tx.execute(
+            select(_table_number(tables, required=False), func.current_database(), _started_at()),
+        ).one()
+        return None if found[0] is None else tuple(found)
+
     def started_at(self) -> ColumnElement[int] | None:
-        return select(_microseconds(func.pg_postmaster_start_time())).scalar_subquery()
+        return _started_at()
 
     def migration_lock(self, tx: Connection, *, wait: timedelta) -> None:
         milliseconds = str(wait // timedelta(milliseconds=1))
@@ -208,9 +223,18 @@ class PostgreSQL:
 
 def _channel(tables: Tables) -> ColumnElement[str]:
     """The name under which those who share these tables wake each other, by whatever schema or search path they found them."""
+    return func.concat("sqlqueue_", _table_number(tables, required=True))
+
+
+def _table_number(tables: Tables, *, required: bool) -> ColumnElement[int]:
+    """The server's own number of one of these tables. If it does not exist that is an error where `required`, else NULL."""
     dialect: Any = pg.dialect
-    waiter = dialect().identifier_preparer.format_table(tables.waiter)
-    return func.concat("sqlqueue_", sa.cast(sa.cast(literal(waiter, Text), pg.REGCLASS), pg.OID))
+    name = literal(dialect().identifier_preparer.format_table(tables.waiter), Text)
+    return sa.cast(sa.cast(name, pg.REGCLASS) if required else func.to_regclass(name), pg.OID)
+
+
+def _started_at() -> ColumnElement[int]:
+    return select(_microseconds(func.pg_postmaster_start_time())).scalar_subquery()
 
 
 def _microseconds(instant: ColumnElement[Any]) -> ColumnElement[int]:

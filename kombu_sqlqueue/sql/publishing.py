@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from sqlalchemy import (
     Text,
     bindparam,
     case,
+    cast,
     delete,
     insert,
     literal,
@@ -33,7 +35,7 @@ from .dialect import Capability
 from .direct import Direct
 from .positions import Positions
 
-__all__ = ["Publishing"]
+__all__ = ["Commit", "Publishing"]
 
 #: A queue and a priority other than 0.
 Lane = tuple[str, int]
@@ -51,6 +53,17 @@ GIVEN: dict[str, type[TypeEngine[Any]]] = {
 }
 
 
+class Commit(enum.Enum):
+    """How messages are committed."""
+
+    DURABLE = enum.auto()
+    """At once, and on disk."""
+    UNHURRIED = enum.auto()
+    """At once, but a crash may take it back."""
+    FOREIGN = enum.auto()
+    """By someone else, who knows when."""
+
+
 class Publishing:
     """Stores new messages, and remembers which lanes are known to exist."""
 
@@ -61,15 +74,16 @@ class Publishing:
         self._insert = self._build()
         self._insert_one = Direct(database, self._insert)
         self._insert_rows = self._build_rows()
-        announcement = database.announcement
-        #: By whether the commit may be lost in a crash; empty where nothing is announced.
-        self._announce: dict[bool, Direct] = {}
-        self._insert_and_announce: dict[bool, Direct] = {}
-        if announcement is not None:
-            stored = self._insert.cte("stored")
-            for unhurried, statement in (False, announcement), (True, announcement.where(database.dialect.unhurried())):
-                self._announce[unhurried] = Direct(database, statement)
-                self._insert_and_announce[unhurried] = Direct(database, statement.add_cte(stored))
+        #: Empty where nothing is announced.
+        self._announce: dict[Commit, Direct] = {}
+        self._insert_and_announce: dict[Commit, Direct] = {}
+        stored = self._insert.cte("stored")
+        for commit in Commit:
+            announcement = database.announcement(always=commit is Commit.FOREIGN)
+            if announcement is not None:
+                statement = announcement.where(database.dialect.unhurried()) if commit is Commit.UNHURRIED else announcement
+                self._announce[commit] = Direct(database, statement)
+                self._insert_and_announce[commit] = Direct(database, statement.add_cte(stored))
 
     def unknown_lanes(self, messages: Iterable[NewMessage]) -> set[Lane]:
         """The lanes of these messages that may lack their row; without it nobody claims from them."""
@@ -89,14 +103,11 @@ class Publishing:
         mine = delete(m).where(m.c.id == lease.message_id, m.c.deliveries == lease.delivery)
         return tx.execute(mine).rowcount == 1 or tx.scalar(select(m.c.id).where(m.c.id == lease.message_id)) is None
 
-    def store(self, tx: Connection, messages: Sequence[NewMessage], *, unhurried: bool) -> None:
-        """Insert the messages in this order, and wake who waits for their queues.
-
-        `unhurried`, the commit of `tx` need not wait for the disk.
-        """
+    def store(self, tx: Connection, messages: Sequence[NewMessage], commit: Commit) -> None:
+        """Insert the messages in this order, and wake who waits for their queues after the commit of `tx`."""
         topics = {(queue_topic if message.due_at is None else later_topic)(message.queue) for message in messages}
         if len(messages) == 1 and self._insert_and_announce:
-            by = self._insert_and_announce[unhurried]
+            by = self._insert_and_announce[commit]
             self._database.announce(tx, topics, by=by, parameters=_values(messages[0]))
             return
         if len(messages) > 1 and self._insert_rows is not None:
@@ -109,7 +120,7 @@ class Publishing:
                 self._insert_one.count(tx, values[0])
             else:
                 tx.execute(self._insert, values)
-        self._database.announce(tx, topics, by=self._announce.get(unhurried))
+        self._database.announce(tx, topics, by=self._announce.get(commit))
 
     def _build(self) -> Insert:
         """For messages one by one: each a set of parameters."""
@@ -129,7 +140,8 @@ class Publishing:
         ready = or_(given["given_due_at"].is_(None), given["given_due_at"] <= now)
         return {
             "position": case((ready, self._positions.drawn()), else_=null()),
-            "due_at": case((ready, null()), else_=given["given_due_at"]),
+            # With a cast, since a driver that writes NULL into the text leaves the type to be guessed.
+            "due_at": case((ready, null()), else_=cast(given["given_due_at"], BigInteger)),
             "deliveries": literal(0),
             "reclaims": literal(0),
             "published_at": now,

@@ -24,7 +24,6 @@ from ..routing import (
 )
 from .consumers import Consumers
 from .database import Database
-from .dialect import Capability
 
 __all__ = ["SQLRoutingStore"]
 
@@ -42,7 +41,7 @@ class SQLRoutingStore:
         self._consumers = Consumers(database)
         # A declaration commits at once, also inside the caller's transaction, because kombu remembers
         # it even if that is rolled back. With a single writer the caller would wait for itself.
-        self._joins = Capability.CONCURRENT_WRITERS not in database.dialect.capabilities
+        self._joins = not database.has_writers
 
     # -- exchanges ------------------------------------------------------------------------
 

@@ -7,7 +7,9 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +33,9 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
-from ..errors import ConfigurationError, StoreUnavailableError
+from ..errors import ConfigurationError, StoreUnavailableError, TransactionNotSupportedError
 from .dialect import Capability, Trouble, begin
+from .own_lock import is_own_lock
 from .watch import File, Memory, Watcher
 
 if TYPE_CHECKING:
@@ -44,6 +47,9 @@ __all__ = ["SQLite"]
 #: How long, in seconds, to try to become the writer, and the pause between two tries.
 LOCK_TIMEOUT = 30.0
 LOCK_PAUSE = (0.001, 0.010)
+
+#: After how many seconds who sends looks whether it waits for a transaction of its own process.
+SUSPICIOUS_AFTER = 3.0
 
 #: SQLite's result codes, the extended ones first.
 TROUBLES = {
@@ -84,7 +90,11 @@ class SQLite:
             pool_size=options.pool_size if url.database else 1,
             max_overflow=0,
             pool_timeout=LOCK_TIMEOUT,
-            connect_args={"timeout": 0, "check_same_thread": False, "factory": _factory(options.safe_url)},
+            connect_args={
+                "timeout": 0,
+                "check_same_thread": False,
+                "factory": _factory(url.database or "", options.safe_url),
+            },
         )
         event.listen(engine, "connect", self._connected)
         event.listen(engine, "begin", _begin)
@@ -127,6 +137,14 @@ class SQLite:
     def unhurried(self) -> ColumnElement[bool]:
         return sa.true()
 
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        token = _sending.set(True)
+        try:
+            yield
+        finally:
+            _sending.reset(token)
+
     def classify(self, error: DBAPIError) -> Trouble:
         code = getattr(error.orig, "sqlite_errorcode", None)
         if code is None:
@@ -150,7 +168,7 @@ class SQLite:
     def next_position(self, tables: Tables) -> None:
         return None
 
-    def announcement(self, tables: Tables, now: ColumnElement[int]) -> None:
+    def announcement(self, tables: Tables, now: ColumnElement[int], *, always: bool) -> None:
         """None: who waits watches the file."""
 
     def announcing(
@@ -176,6 +194,12 @@ class SQLite:
         # A commit that fails here is rolled back: there is no line that could break in between.
         return False
 
+    def identity(self, tx: Connection, tables: Tables) -> Hashable | None:
+        file = sa.table("pragma_database_list", sa.column("name"), sa.column("file"))
+        path = tx.scalar(select(file.c.file).where(file.c.name == "main"))
+        # One in memory has no other connections.
+        return Path(path).resolve() if path else None
+
     def started_at(self) -> ColumnElement[int] | None:
         return None
 
@@ -183,11 +207,16 @@ class SQLite:
         """Nothing to do: a transaction has the file to itself."""
 
 
+#: Whether this thread or task is inside `SQLite.sending`.
+_sending: ContextVar[bool] = ContextVar("sending", default=False)
+
+
 class _Connection(sqlite3.Connection):
     """A connection whose transactions hold the write lock from their first moment."""
 
     #: The threads of a process queue here; SQLite's own lock has no queue.
     writing: threading.Lock
+    path: str
     safe_url: str
     is_writer = False
 
@@ -227,7 +256,7 @@ class _Connection(sqlite3.Connection):
 
     def _persist(self, statement: str) -> None:
         """Execute it, again and again while someone else has the file locked."""
-        until = time.monotonic() + LOCK_TIMEOUT
+        began = time.monotonic()
         while True:
             try:
                 self.execute(statement)
@@ -235,18 +264,28 @@ class _Connection(sqlite3.Connection):
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & PLAIN != sqlite3.SQLITE_BUSY:
                     raise
-                if time.monotonic() > until:
+                waited = time.monotonic() - began
+                if waited > LOCK_TIMEOUT:
                     raise self._locked() from error
+                if waited > SUSPICIOUS_AFTER and _sending.get() and is_own_lock(self.path):
+                    raise self._locked_by_itself() from error
             # Nobody queues for this lock: tries at random moments share it least unfairly.
             time.sleep(random.uniform(*LOCK_PAUSE))
+
+    def _locked_by_itself(self) -> TransactionNotSupportedError:
+        return TransactionNotSupportedError(
+            f"{self.safe_url}: a transaction of this very process has kept the database locked for {SUSPICIOUS_AFTER:.0f} s:"
+            " send inside in_transaction(its connection), or after its commit"
+        )
 
     def _locked(self) -> StoreUnavailableError:
         return StoreUnavailableError(f"{self.safe_url}: database is locked: another writer kept it for {LOCK_TIMEOUT:.0f} s")
 
 
-def _factory(safe_url: str) -> type[_Connection]:
+def _factory(path: str, safe_url: str) -> type[_Connection]:
     """The connections of one engine, which share a lock."""
-    return type("_EngineConnection", (_Connection,), {"writing": threading.Lock(), "safe_url": safe_url})
+    shared = {"writing": threading.Lock(), "path": path, "safe_url": safe_url}
+    return type("_EngineConnection", (_Connection,), shared)
 
 
 def _absolute(url: URL) -> URL:

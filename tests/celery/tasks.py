@@ -45,6 +45,21 @@ def record(text):
     mark(text)
 
 
+@app.task(bind=True, acks_late=True)
+def retry_in_transaction(self, url, table):
+    """Retries in a transaction that is rolled back then."""
+    if self.request.retries:
+        return "again"
+    import sqlalchemy
+
+    from kombu_sqlqueue import in_transaction
+
+    with sqlalchemy.create_engine(url).connect() as connection:
+        connection.execute(sqlalchemy.text(f"INSERT INTO {table} VALUES (1)"))
+        with in_transaction(connection):
+            raise self.retry(countdown=0)
+
+
 @app.task
 def pass_on(text, queue):
     mark(f"passed on {text}")

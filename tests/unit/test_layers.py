@@ -22,7 +22,8 @@ LAYERS = {
     "domain": {"errors", "messages", "options", "other_brokers", "results", "routing", "topics"},
     "contract": {"clock", "notifier", "result_store", "revoking", "routing_store", "store"},
     "entry": {"__init__", "commands", "hooks", "register"},
-    "process": {"process"},
+    "process": {"process", "transactions"},
+    "contrib": {"contrib"},
     "cli": {"cli"},
 }
 #: What each may import: layers of ours, and packages of others besides the standard library.
@@ -31,8 +32,9 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
     "contract": ({"domain", "contract"}, set()),
     "sql": ({"domain", "contract", "sql"}, {"sqlalchemy", "alembic", "psycopg", "pymysql"}),
     "adapters": ({"domain", "contract", "adapters", "process", "entry"}, {"kombu", "celery", "amqp", "billiard", "vine"}),
-    "process": ({"domain", "contract", "sql", "adapters"}, set()),
-    "entry": ({"domain", "entry", "cli", "adapters"}, {"kombu", "celery", "click"}),
+    "process": ({"domain", "contract", "sql", "adapters", "contrib"}, set()),
+    "contrib": ({"domain", "contract", "sql", "process", "adapters"}, {"celery", "django", "kombu"}),
+    "entry": ({"domain", "entry", "cli", "adapters", "contrib", "process"}, {"kombu", "celery", "click"}),
     "cli": ({"domain", "contract", "sql", "adapters", "process"}, {"click"}),
 }
 

@@ -1,0 +1,69 @@
+"""Transactions that others lend us: we write in them, they end them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from .borrowing import borrowed
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from .database import Database
+
+__all__ = ["Loan", "apart", "current_loan", "is_apart", "lent"]
+
+
+class Loan:
+    """A transaction that is lent to us, and what was sent in it."""
+
+    def __init__(self, given: Any) -> None:
+        """Raises TransactionNotSupportedError if `given` is nothing that we can write on, or has no transaction."""
+        self._connection = borrowed(given)
+        self._is_of: dict[Database, bool] = {}
+        #: The ids of the tasks that nobody sees before the transaction ends.
+        self.sent: set[str] = set()
+
+    def connection(self, database: Database) -> Connection | None:
+        """What to write on, if the transaction is one of this database."""
+        if database not in self._is_of:
+            self._is_of[database] = False  # It asks the database itself, which may come here.
+            self._is_of[database] = database.is_seen_by(self._connection)
+        return self._connection if self._is_of[database] else None
+
+
+_loan: ContextVar[Loan | None] = ContextVar("loan", default=None)
+_apart: ContextVar[bool] = ContextVar("apart", default=False)
+
+
+def current_loan() -> Loan | None:
+    """The transaction that was lent to this thread or task."""
+    return _loan.get()
+
+
+@contextmanager
+def lent(loan: Loan) -> Iterator[None]:
+    """Let this thread or task write in it."""
+    token = _loan.set(loan)
+    try:
+        yield
+    finally:
+        _loan.reset(token)
+
+
+def is_apart() -> bool:
+    """Whether this thread or task is inside `apart`."""
+    return _apart.get()
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Let this thread or task write in transactions of its own, whatever is lent to it."""
+    token = _apart.set(True)
+    try:
+        yield
+    finally:
+        _apart.reset(token)
