@@ -100,7 +100,7 @@ class SQLBackend(Chords, AsyncBackendMixin, Backend):
     def unsent(self) -> frozenset[str]:
         """The ids of the tasks that were sent in a transaction which this thread or task has still open."""
         loan = current() or process_for(self._options.database).database.loan
-        return frozenset() if loan is None else frozenset(loan.sent)
+        return frozenset() if loan is None else loan.unsent
 
     # -- tasks ----------------------------------------------------------------------------
 

@@ -102,6 +102,7 @@ class Channel(Declaring):
     def _command(self, command: Mapping[str, Any], messages: list[NewMessage]) -> None:
         revocations = revocations_in(command)
         if revocations:
+            self._process.require_loan()
             with self._process.database.transaction():
                 self._process.revocations.revoke(revocations)
                 self._process.messages.publish(messages)
@@ -116,7 +117,7 @@ class Channel(Declaring):
             return
         loan = self._process.require_loan()
         if loan is not None:
-            loan.sent.update(message.task_id for message in messages if message.task_id)
+            loan.note(message.task_id for message in messages if message.task_id)
             self._remember_nothing()
         batch = current_batch()
         if batch is not None and (batch.is_lent or not self._process.database.in_transaction):

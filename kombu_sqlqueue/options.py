@@ -61,6 +61,7 @@ class DatabaseOptions:
     listen: bool = True
     pool_size: int = 5
     django_alias: str | None = None
+    durable_acks: bool = False
 
     @property
     def origin(self) -> str:
@@ -203,6 +204,7 @@ _PARSERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "listen": (_bool, "True or False"),
     "pool_size": (_count(1), "a whole number, 1 or more"),
     "django_alias": (_optional(_text), "a name in Django's DATABASES, such as 'default', or None"),
+    "durable_acks": (_bool, "True or False"),
     "lease_for": (_seconds(1), "seconds, 1 or more"),
     "max_reclaims": (_count(0), "a whole number, 0 or more"),
     "polling_interval": (_seconds(0.01), "seconds, 0.01 or more"),

@@ -18,7 +18,7 @@ from sqlalchemy.pool import NullPool, PoolProxiedConnection
 
 from ..errors import TransactionNotSupportedError
 
-__all__ = ["borrowed"]
+__all__ = ["borrowed", "has_begun"]
 
 #: SQLAlchemy's names for the drivers, by the package of their connections.
 DRIVERS = {
@@ -55,6 +55,18 @@ def borrowed(given: Any) -> Connection:
         )
     _check_begun(given)
     return Connection(_engine(package), connection=_Lent(given, CURSORS[package]))
+
+
+def has_begun(given: Any) -> bool:
+    """Whether the transaction is open; also true where nobody can tell, as with mysqlclient."""
+    if hasattr(given, "registry"):
+        given = given.registry()
+    if isinstance(given, Connection) or hasattr(given, "get_bind"):
+        return bool(given.in_transaction())
+    if hasattr(given, "in_transaction"):
+        return bool(given.in_transaction)
+    status = getattr(getattr(given, "info", None), "transaction_status", None)
+    return status != IDLE and bool(getattr(given, "server_status", IN_TRANSACTION) & IN_TRANSACTION)
 
 
 def _begun(connection: Connection) -> Connection:

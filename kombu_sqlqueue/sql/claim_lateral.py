@@ -100,7 +100,7 @@ class LateralClaim:
         of_queue = self._of_queue(asked, share).lateral("of_queue")
         taken = select(of_queue.c.id, of_queue.c.position).select_from(asked).join(of_queue, true()).where(alive)
         if self._unhurried:
-            taken = taken.where(self._dialect.unhurried())
+            taken = taken.where(self._database.unhurried())
         return taken.limit(room).cte("taken")
 
     def _of_queue(self, asked: FromClause, share: ColumnElement[int]) -> Select[Any]:

@@ -12,7 +12,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, Executable, Select, Update, bindparam, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, Executable, Select, Update, bindparam, select, true
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -77,6 +77,10 @@ class Database:
         if self.clock is not None:
             return bindparam("now", callable_=self.clock.now, type_=BigInteger, unique=True)
         return self.dialect.now()
+
+    def unhurried(self) -> ColumnElement[bool]:
+        """As `Dialect.unhurried`, for what is repeated if it is lost, unless even that is to be durable."""
+        return true() if self.options.durable_acks else self.dialect.unhurried()
 
     def started_at(self) -> ColumnElement[int] | None:
         """When the database was started, None if it has no such moment, or time is moved by hand."""

@@ -27,7 +27,7 @@ class Leases:
         self._database = database
         self._positions = positions
         self._message = m = database.tables.message
-        unhurried = database.dialect.unhurried()
+        unhurried = database.unhurried()
         self._ack, self._begin, self._start = (
             {True: self._telling(write.where(unhurried)), False: self._telling(write)}
             for write in (delete(m).where(self.newest), self._mark(m.c.begun_at), self._mark(m.c.started_at))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from .borrowing import borrowed
+from .borrowing import borrowed, has_begun
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -22,17 +22,30 @@ class Loan:
 
     def __init__(self, given: Any) -> None:
         """Raises TransactionNotSupportedError if `given` is nothing that we can write on, or has no transaction."""
-        self._connection = borrowed(given)
+        borrowed(given)
+        self._given = given
         self._is_of: dict[Database, bool] = {}
-        #: The ids of the tasks that nobody sees before the transaction ends.
-        self.sent: set[str] = set()
+        self._sent: set[str] = set()
 
     def connection(self, database: Database) -> Connection | None:
         """What to write on, if the transaction is one of this database."""
+        # Anew each time: the caller may have ended one transaction and begun another.
+        connection = borrowed(self._given)
         if database not in self._is_of:
             self._is_of[database] = False  # It asks the database itself, which may come here.
-            self._is_of[database] = database.is_seen_by(self._connection)
-        return self._connection if self._is_of[database] else None
+            self._is_of[database] = database.is_seen_by(connection)
+        return connection if self._is_of[database] else None
+
+    def note(self, task_ids: Iterable[str]) -> None:
+        """These tasks were sent in the transaction."""
+        self._sent.update(task_ids)
+
+    @property
+    def unsent(self) -> frozenset[str]:
+        """The tasks that nobody sees before the transaction ends."""
+        if not has_begun(self._given):
+            self._sent.clear()
+        return frozenset(self._sent)
 
 
 _loan: ContextVar[Loan | None] = ContextVar("loan", default=None)

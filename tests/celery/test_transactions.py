@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 from celery import Celery, chain, chord, group
+from celery.exceptions import TimeoutError as CeleryTimeoutError
 from sqlalchemy import select
 
 from kombu_sqlqueue import TransactionFailedError, TransactionNotSupportedError, bulk_publish, in_transaction
@@ -186,6 +187,29 @@ def test_a_result_that_cannot_come_is_not_waited_for(app: Celery, caller_: Calle
 
     caller_.send(send_and_wait)
     caller_.rollback()
+
+
+def test_one_transaction_after_another_may_end_inside_the_block(app: Celery, kind: str, caller_: Caller, seen: Seen):
+    """Each takes with it what was sent since the one before."""
+
+    def send() -> None:
+        result = app.send_task("first")
+        caller_.commit()
+        if not kind.endswith("-mysqldb"):  # That driver does not tell whether a transaction is open.
+            with pytest.raises(CeleryTimeoutError):
+                result.get(timeout=0.1)
+        app.send_task("second")
+        caller_.rollback()
+        caller_.order(3)
+        app.send_task("third")
+        caller_.commit()
+
+    if kind.endswith("async"):
+        pytest.skip("who is async commits outside of the block, in which nothing is")
+    caller_.order(1)
+    caller_.send(send)
+
+    assert (seen.tasks, seen.orders) == (["first", "third"], [1, 3])
 
 
 def test_a_connection_of_another_database_is_refused(app: Celery, caller_: Caller, seen: Seen, tmp_path):

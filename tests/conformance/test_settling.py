@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 
-from sqlalchemy import func, select
+import pytest
+from sqlalchemy import func, select, text
 
 from kombu_sqlqueue.messages import Lease
 from kombu_sqlqueue.settling import WAIT_FOR, Settler
 from kombu_sqlqueue.sql.database import Database
+from kombu_sqlqueue.sql.dialect import Capability
 from kombu_sqlqueue.sql.messages import SQLMessageStore
 
+from ..databases import requires
 from .sending import claim, send
 
 
@@ -81,3 +85,43 @@ def test_decisions_are_due_after_a_moment(store: SQLMessageStore, lessee: int):
     assert settler.due
     settler.flush(spare_young=True)
     assert not settler.due
+
+
+@pytest.fixture
+def waits_for_disk(database: Database) -> Iterator[Callable[[], set[str]]]:
+    """What PostgreSQL's setting synchronous_commit was in the statements that changed a message."""
+    schema = database.options.schema
+    made = [
+        f"CREATE TABLE {schema}.noted (setting TEXT)",
+        (
+            f"CREATE FUNCTION {schema}.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            f" INSERT INTO {schema}.noted VALUES (current_setting('synchronous_commit')); RETURN NULL; END $$"
+        ),
+        (
+            f"CREATE TRIGGER noting AFTER UPDATE OR DELETE ON {schema}.sqlqueue_message"
+            f" FOR EACH STATEMENT EXECUTE FUNCTION {schema}.note()"
+        ),
+    ]
+    for statement in made:
+        database.run(lambda tx, statement=statement: tx.exec_driver_sql(statement))
+    yield lambda: set(database.run(lambda tx: tx.scalars(text(f"SELECT setting FROM {schema}.noted")).all()))
+    database.run(lambda tx: tx.exec_driver_sql(f"DROP TRIGGER noting ON {schema}.sqlqueue_message"))
+    database.run(lambda tx: tx.exec_driver_sql(f"DROP FUNCTION {schema}.note"))
+    database.run(lambda tx: tx.exec_driver_sql(f"DROP TABLE {schema}.noted"))
+
+
+@requires(Capability.LISTEN_NOTIFY)
+@pytest.mark.parametrize("durable_acks", [False, True])
+def test_claims_and_acks_wait_for_the_disk_if_told_to(
+    database: Database, lessee: int, waits_for_disk: Callable[[], set[str]], durable_acks: bool
+):
+    told = Database(dataclasses.replace(database.options, durable_acks=durable_acks), clock=database.clock)
+    store = SQLMessageStore(told)
+    send(store, "a")
+    (delivery,) = claim(store, lessee)
+    store.begin([delivery.lease])
+    store.start([delivery.lease])
+    store.ack([delivery.lease])
+    told.dispose()
+
+    assert waits_for_disk() == ({"on"} if durable_acks else {"off"})
