@@ -24,7 +24,7 @@ from . import signals
 from .errors import ScheduleError
 from .home import Home
 from .planning import Plan, fired, plan, reckoned
-from .sending import Sender
+from .sending import Letter, Sender
 from .sql.schema import RECKON
 from .state import Advance, Cause, Outcome, Schedule, Tick
 from .zones import moment_of
@@ -108,17 +108,23 @@ class Firing:
     def _round(self) -> int:
         self._seen, self._undecided, self._broken = [], [], []
         self._verdicts = {}
-        try:
-            done = self._fire(limit=BATCH)
-        except AWAY:
-            raise
-        except Exception:
-            logger.debug("one of %d schedules has an error, each fires by itself now", len(self._seen), exc_info=True)
+        done = self._fire_together()
+        if done is None:
+            # One of them has an error, so each fires by itself.
             done = sum(self._fire_alone(schedule) for schedule in self._seen)
         for schedule, error in self._broken:
             self._blame(schedule, error, again_in=None)
         done += sum(self._fire_alone(schedule) for schedule in self._undecided)
         return done + len(self._broken)
+
+    def _fire_together(self) -> int | None:
+        try:
+            return self._fire(limit=BATCH)
+        except AWAY:
+            raise
+        except Exception:
+            logger.debug("%d schedules cannot fire together", len(self._seen), exc_info=True)
+            return None
 
     def _fire(self, *, limit: int, only: int | None = None) -> int:
         self._sender.prepare()
@@ -167,9 +173,11 @@ class Firing:
                     self._undecided.append(schedule)
             except ScheduleError as error:
                 self._broken.append((schedule, error))
-        with self._sender.within(tx):
-            advances += [self._carry_out(tx, now, schedule, made) for schedule, made in planned]
-        return advances
+        letters = [(schedule, tick, Cause.SCHEDULE) for schedule, made in planned for tick in made.fire]
+        sent: dict[int, list[Tick]] = {schedule.id: [] for schedule, _ in planned}
+        for tick in self._sent(tx, now, letters):
+            sent[tick.schedule].append(tick)
+        return advances + [self._advance(tx, now, schedule, made, sent[schedule.id]) for schedule, made in planned]
 
     def _plan(self, tx: Any, now: int, schedule: Schedule) -> Plan | None:
         """None if `when` has not been asked yet."""
@@ -182,11 +190,9 @@ class Firing:
         except KeyError:
             return None
 
-    def _carry_out(self, tx: Any, now: int, schedule: Schedule, made: Plan) -> Advance:
-        sent = [self._sent(schedule, tick, now, Cause.SCHEDULE) for tick in made.fire]
+    def _advance(self, tx: Any, now: int, schedule: Schedule, made: Plan, sent: Sequence[Tick]) -> Advance:
         after = fired(schedule, now, made, **self._last(tx, schedule, sent))
-        skipped = [replace(tick, node=self._node) for tick in made.not_fired]
-        return Advance(after, [*sent, *skipped])
+        return Advance(after, [*sent, *(replace(tick, node=self._node) for tick in made.not_fired)])
 
     def _fire_ticks(
         self, tx: Any, now: int, rows: Sequence[Schedule], ticks: Collection[int], cause: Cause
@@ -194,18 +200,29 @@ class Firing:
         [schedule] = rows
         keys = [(schedule.id, tick) for tick in ticks]
         gone = self._store.handled(keys, cause, within=tx) | self._store.fired(keys, within=tx)
-        with self._sender.within(tx):
-            sent = [self._sent(schedule, tick, now, cause) for tick in ticks if (schedule.id, tick) not in gone]
+        sent = self._sent(tx, now, [(schedule, tick, cause) for tick in ticks if (schedule.id, tick) not in gone])
         if not sent:
             return [Advance(schedule)]
         last = self._last(tx, schedule, sent)
         after = replace(schedule, last_fired_at=now, last_task_id=last["task_id"], last_message=last["message"])
         return [Advance(after, sent)]
 
-    def _sent(self, schedule: Schedule, tick: int, now: int, cause: Cause) -> Tick:
-        task_id = self._sender.send(schedule, tick, cause)
-        late = now - schedule.timetable.due(tick)
-        return Tick(schedule.id, tick, Outcome.FIRED, cause, handled_at=now, late_for=late, task_id=task_id, node=self._node)
+    def _sent(self, tx: Any, now: int, letters: Sequence[Letter]) -> Sequence[Tick]:
+        """Send them, and say so."""
+        ids = self._sender.send(tx, letters)
+        return [
+            Tick(
+                schedule.id,
+                tick,
+                Outcome.FIRED,
+                cause,
+                handled_at=now,
+                late_for=now - schedule.timetable.due(tick),
+                task_id=task_id,
+                node=self._node,
+            )
+            for (schedule, tick, cause), task_id in zip(letters, ids, strict=True)
+        ]
 
     def _last(self, tx: Any, schedule: Schedule, sent: Sequence[Tick]) -> dict[str, Any]:
         """The last task sent, and its message where somebody will ask whether it is still there."""

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
-from celery import Celery
+from celery import Celery, Signature
 
+from kombu_sqlqueue import bulk_publish, in_transaction
 from kombu_sqlqueue.errors import ConfigurationError
 
 from .errors import ScheduleError
 from .home import Home
 from .payload import thawed
-from .schedules import Definition
 from .state import Cause, Schedule
 from .zones import moment_of
 
-__all__ = ["Sender", "task_id_of"]
+__all__ = ["Letter", "Sender", "task_id_of"]
+
+#: A tick of a schedule, and why it is fired.
+Letter = tuple[Schedule, int, Cause]
 
 #: What the ids of tasks are derived from, so that a tick has the same one whoever fires it.
 NAMESPACE = uuid.UUID("6b1f4fd4-2f5e-5c1b-8f57-6d2f3f8f7c11")
@@ -39,7 +41,6 @@ class Sender:
                 " leave workflow_store_url unset, or use a sqlqueue broker on that database"
             )
         self._app = app
-        self._home = home
         self._producer: Any = None
 
     def prepare(self) -> None:
@@ -49,31 +50,20 @@ class Sender:
             connection.ensure_connection(max_retries=1, interval_start=0)
             self._producer = self._app.amqp.Producer(connection.default_channel, auto_declare=False)
 
-    @contextmanager
-    def within(self, tx: Any) -> Iterator[None]:
-        """What is sent inside is part of the transaction of this connection.
-
-        After an error nothing that was declared meanwhile counts as declared.
-        """
+    def send(self, tx: Any, letters: Sequence[Letter]) -> list[str]:
+        """Send the tasks of these ticks as part of the transaction of the connection; the answer is their ids."""
+        if not letters:
+            return []
+        signatures = [self._signature(*letter) for letter in letters]
         try:
-            with self._home.database.joined(tx):
-                yield
+            with in_transaction(tx):
+                # A transaction that failed once is over: the whole of it is tried again, by the scheduler.
+                bulk_publish(signatures, producer=self._producer, retry=False)
         except BaseException:
+            # What was declared meanwhile may be undone.
             self.close()
             raise
-
-    def send(self, schedule: Schedule, tick: int, cause: Cause) -> str:
-        """Send the task of this tick; the answer is its id."""
-        definition = schedule.definition
-        options = self._options(definition, tick)
-        task_id = options["task_id"] = task_id_of(schedule, tick, cause)
-        args, kwargs = thawed(list(definition.args)), thawed(dict(definition.kwargs))
-        task = self._app.tasks.get(definition.task)
-        if task is not None:
-            task.apply_async(args, kwargs, producer=self._producer, **options)
-        else:
-            self._app.send_task(definition.task, args, kwargs, producer=self._producer, **options)
-        return task_id
+        return [signature.options["task_id"] for signature in signatures]
 
     def close(self) -> None:
         """Give the connection back."""
@@ -81,7 +71,8 @@ class Sender:
         if producer is not None:
             producer.connection.release()
 
-    def _options(self, definition: Definition, tick: int) -> dict[str, Any]:
+    def _signature(self, schedule: Schedule, tick: int, cause: Cause) -> Signature:
+        definition = schedule.definition
         options: Any = thawed(dict(definition.options))
         headers = options.get("headers") or {}
         if not isinstance(headers, dict):
@@ -91,5 +82,6 @@ class Sender:
             "periodic_task_name": definition.name,
             "periodic_task_tick": moment_of(tick).isoformat(),
         }
-        # A transaction that failed once is over: the whole of it is tried again, by the scheduler.
-        return {**options, "headers": {**headers, **marks}, "retry": False}
+        options |= {"headers": {**headers, **marks}, "task_id": task_id_of(schedule, tick, cause)}
+        args, kwargs = thawed(list(definition.args)), thawed(dict(definition.kwargs))
+        return self._app.signature(definition.task, args, kwargs, options=options)

@@ -280,6 +280,7 @@ class SQLScheduleStore:
             "created_at": now,
             "next_at": standing.next_at,
             "due_at": standing.due_at,
+            "finished_at": now if standing.due_at is None and schedule.active else None,
         }
 
     def _rewritten(self, name: str, change: Callable[[Schedule, int], Schedule]) -> Schedule:
