@@ -79,8 +79,15 @@ class Firing:
 
     def trigger(self, name: str) -> Tick:
         """Fire the schedule now, though it is paused or its last task still runs. Its next tick stays where it is."""
+
+        def decide(tx: Any, now: int, rows: Sequence[Schedule]) -> Sequence[Advance]:
+            tick = now
+            while self._store.handled([(rows[0].id, tick)], Cause.MANUAL, within=tx):
+                tick += 1
+            return self._fire_ticks(tx, now, rows[0], [tick], Cause.MANUAL)
+
         self._sender.prepare()
-        advances = self._store.fire_one(lambda tx, now, rows: self._fire_ticks(tx, now, rows, [now], Cause.MANUAL), name)
+        advances = self._store.fire_one(decide, name)
         self._tell(advances)
         return advances[0].ticks[0]
 
@@ -91,8 +98,12 @@ class Firing:
         """
 
         def decide(tx: Any, now: int, rows: Sequence[Schedule]) -> Sequence[Advance]:
-            ticks = _between(rows[0], start, min(end, now))
-            return self._fire_ticks(tx, now, rows, ticks, Cause.BACKFILL)
+            # A tick that nobody has handled yet is a beat's.
+            pending = now if rows[0].next_at is None else rows[0].next_at
+            ticks = _between(rows[0], start, min(end, now, pending))
+            gone = self._store.fired([(rows[0].id, tick) for tick in ticks], within=tx)
+            left = [tick for tick in ticks if (rows[0].id, tick) not in gone]
+            return self._fire_ticks(tx, now, rows[0], left, Cause.BACKFILL)
 
         self._sender.prepare()
         advances = self._store.fire_one(decide, name)
@@ -194,13 +205,8 @@ class Firing:
         after = fired(schedule, now, made, **self._last(tx, schedule, sent))
         return Advance(after, [*sent, *(replace(tick, node=self._node) for tick in made.not_fired)])
 
-    def _fire_ticks(
-        self, tx: Any, now: int, rows: Sequence[Schedule], ticks: Collection[int], cause: Cause
-    ) -> Sequence[Advance]:
-        [schedule] = rows
-        keys = [(schedule.id, tick) for tick in ticks]
-        gone = self._store.handled(keys, cause, within=tx) | self._store.fired(keys, within=tx)
-        sent = self._sent(tx, now, [(schedule, tick, cause) for tick in ticks if (schedule.id, tick) not in gone])
+    def _fire_ticks(self, tx: Any, now: int, schedule: Schedule, ticks: Collection[int], cause: Cause) -> Sequence[Advance]:
+        sent = self._sent(tx, now, [(schedule, tick, cause) for tick in ticks])
         if not sent:
             return [Advance(schedule)]
         last = self._last(tx, schedule, sent)

@@ -73,4 +73,4 @@ class ScheduleStore(Protocol):
         """The latest ticks. Raises ScheduleNotFoundError."""
 
     def prune(self, *, older_than: timedelta, limit: int) -> int:
-        """Delete up to `limit` ticks that were handled longer ago; the answer is how many."""
+        """Delete some `limit` ticks that were handled longer ago, the oldest first; the answer is how many."""

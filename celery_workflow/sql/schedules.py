@@ -228,16 +228,14 @@ class SQLScheduleStore:
         return found
 
     def prune(self, *, older_than: timedelta, limit: int) -> int:
-        t = self._tick.c
-        old = select(t.schedule, t.tick_at, t.cause).where(
-            t.handled_at < self._database.now() - literal(older_than // MICROSECOND)
-        )
+        handled_at = self._tick.c.handled_at
+        old = handled_at < self._database.now() - literal(older_than // MICROSECOND)
 
         def forget(tx: Connection) -> int:
-            keys = tx.execute(old.order_by(t.handled_at).limit(limit)).all()
-            for key in keys:
-                tx.execute(delete(self._tick).where(t.schedule == key[0], t.tick_at == key[1], t.cause == key[2]))
-            return len(keys)
+            oldest = tx.scalars(select(handled_at).where(old).order_by(handled_at).limit(limit)).all()
+            if not oldest:
+                return 0
+            return tx.execute(delete(self._tick).where(handled_at <= oldest[-1])).rowcount
 
         return self._database.run(forget)
 

@@ -353,6 +353,16 @@ def test_a_backfill_fires_what_did_not_fire(schedules: Schedules, beat: Beat):
         schedules.backfill("each", AT_NOON - timedelta(days=1), AT_NOON)
 
 
+def test_a_backfill_leaves_to_the_beat_what_is_still_to_fire(schedules: Schedules, beat: Beat, clock: FakeClock):
+    schedules.create("each", "tasks.do", crontab())
+    clock.advance(timedelta(seconds=90))
+    filled = schedules.backfill("each", AT_NOON, AT_NOON + timedelta(hours=1))
+    beat.after(0)
+
+    assert [tick.tick_at for tick in filled] == [NOON]
+    assert ticks(schedules, "each") == [(0, "fired", None), (60, "fired", None)]
+
+
 def test_an_edit_counts_from_now_and_keeps_what_was(schedules: Schedules, beat: Beat):
     schedules.create("each", "tasks.do", crontab())
     beat.after(60)
