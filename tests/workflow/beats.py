@@ -18,7 +18,7 @@ from celery_workflow import Schedules
 from celery_workflow.home import Home
 from kombu_sqlqueue.options import DatabaseOptions
 
-from .conftest import app_on
+from .apps import app_on
 
 __all__ = ["Beats", "Node"]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +18,9 @@ from kombu_sqlqueue import process as processes
 from kombu_sqlqueue.clock import FakeClock
 from kombu_sqlqueue.options import DatabaseOptions
 from kombu_sqlqueue.process import process_for
-from kombu_sqlqueue.sql.migrate import upgrade
 
-from ..databases import wipe
+from .apps import app_on, prepare, wipe_all
+from .beats import Beats
 
 #: 2026-05-05 12:00 UTC, a Tuesday.
 NOON = 1_777_982_400_000_000
@@ -46,23 +47,28 @@ def app(database_options: DatabaseOptions, clock: FakeClock) -> Iterator[Celery]
     processes._processes.pop(database_options, None)
 
 
-def app_on(options: DatabaseOptions) -> Celery:
-    app = Celery("proj", broker=f"sqlqueue+{options.url}", backend=f"sqlqueue+{options.url}", set_as_current=False)
-    app.conf.broker_transport_options = {"schema": options.schema}
-    app.conf.result_backend_transport_options = {"schema": options.schema}
-    return app
+@pytest.fixture
+def make_beats(database_options: DatabaseOptions, tmp_path: Path) -> Iterator[Callable[..., Beats]]:
+    """A site without schedules on each database in turn."""
+    app = app_on(database_options)
+    prepare(app)
+    made: list[Beats] = []
+
+    def make(**conf: Any) -> Beats:
+        made.append(Beats(database_options, tmp_path, **conf))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+    wipe_all(app)
+    process_for(database_options).close()
+    processes._processes.pop(database_options, None)
 
 
-def prepare(app: Celery) -> None:
-    home = Home(app)
-    upgrade(home.database, home.line)
-
-
-def wipe_all(app: Celery) -> None:
-    home = Home(app)
-    wipe(home.database)
-    tables = home.tables
-    home.database.run(lambda tx: [tx.execute(delete(table)) for table in (tables.tick, tables.schedule)])
+@pytest.fixture
+def beats(make_beats: Callable[..., Beats]) -> Beats:
+    return make_beats()
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
-"""Real beats, killed at any moment: each tick fires, and fires once."""
+"""Real beats: alone and by twos, in a worker, woken, and cut off from the database."""
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,109 +12,18 @@ from celery import Celery
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
-from celery_workflow import Definition
 from celery_workflow.firing import Firing
 from celery_workflow.home import Home
-from kombu_sqlqueue import process as processes
 from kombu_sqlqueue.errors import ConfigurationError
 from kombu_sqlqueue.options import DatabaseOptions, normalise
 from kombu_sqlqueue.process import process_for
 
 from ..celery.workers import eventually
 from ..databases import migrate, new_database
+from .apps import app_on, prepare
 from .beats import Beats
-from .conftest import app_on, prepare, wipe_all
 
-PERIOD = 200_000  # microseconds
-
-
-@pytest.fixture
-def make_beats(database_options: DatabaseOptions, tmp_path: Path) -> Iterator[Callable[..., Beats]]:
-    """A site without schedules on each database in turn."""
-    app = app_on(database_options)
-    prepare(app)
-    made: list[Beats] = []
-
-    def make(**conf: Any) -> Beats:
-        made.append(Beats(database_options, tmp_path, **conf))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-    wipe_all(app)
-    process_for(database_options).close()
-    processes._processes.pop(database_options, None)
-
-
-@pytest.fixture
-def beats(make_beats: Callable[..., Beats]) -> Beats:
-    return make_beats()
-
-
-def many(count: int, **rules: Any) -> list[Definition]:
-    """Schedules five times a second whose every tick must fire."""
-    return [
-        Definition(name=f"n{number}", task="mark", kind="interval", spec="0.2", misfire="fire_all", **rules)
-        for number in range(count)
-    ]
-
-
-def chaos(beats: Beats, *, seconds: float, seed: int) -> None:
-    """Three beats, of which one is killed and another started all the time."""
-    chance = random.Random(seed)
-    nodes = [beats.start() for _ in range(3)]
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        time.sleep(chance.uniform(0.2, 1.2))
-        victim = chance.randrange(len(nodes))
-        nodes[victim].kill()
-        nodes[victim] = beats.start()
-
-
-def each_tick_fired_once(beats: Beats, names: list[str]) -> int:
-    """Ticks without a gap, each with one message and one only; how many they are."""
-    sent = beats.task_ids()
-    assert len(sent) == len(set(sent))
-    total = 0
-    for name in names:
-        fired = beats.fired(name)
-        assert fired == list(range(fired[0], fired[-1] + 1, PERIOD)), name
-        assert fired[-1] == beats.schedules.get(name).last_at
-        total += len(fired)
-    assert len(sent) == total == beats.ticks()
-    return total
-
-
-def test_three_beats_killed_all_the_time_fire_each_tick_once(beats: Beats):
-    """More than a thousand ticks."""
-    definitions = many(40)
-    names = [each.name for each in definitions]
-    beats.start()
-    eventually(lambda: "beat: Starting" in beats.nodes[0].text)
-    beats.schedules.create_many(definitions)
-    chaos(beats, seconds=7, seed=1)
-    enough = beats.home.store().now()
-    eventually(lambda: all((beats.schedules.get(name).last_at or 0) > enough for name in names))
-    for node in beats.nodes:
-        node.kill()
-
-    assert each_tick_fired_once(beats, names) > 1000
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-def test_beats_killed_for_minutes_fire_each_of_many_thousand_ticks_once(beats: Beats):
-    definitions = many(100)
-    names = [each.name for each in definitions]
-    beats.schedules.create_many(definitions)
-    chaos(beats, seconds=180, seed=2)
-    enough = beats.home.store().now()
-    eventually(lambda: all((beats.schedules.get(name).last_at or 0) > enough for name in names), 300)
-    for node in beats.nodes:
-        node.kill()
-
-    assert each_tick_fired_once(beats, names) > 20_000
+DATABASES = ["sqlite", "postgresql"]
 
 
 def test_the_next_beat_takes_over_at_once_from_one_that_is_killed(beats: Beats):
