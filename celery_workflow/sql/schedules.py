@@ -20,6 +20,7 @@ from ..store import Decide
 from ..zones import MICROSECOND
 from .rows import columns, schedule_of
 from .schema import TIMING, Tables
+from .stalling import bound_stalls
 
 __all__ = ["SQLScheduleStore"]
 
@@ -245,6 +246,7 @@ class SQLScheduleStore:
         rows = tx.execute(query).mappings().all()
         if not rows:
             return ()
+        bound_stalls(tx)
         advances = decide(tx, rows[0]["now"], [schedule_of(row) for row in rows])
         ticks = [_row_of(tick) for advance in advances for tick in advance.ticks]
         if ticks:

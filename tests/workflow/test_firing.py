@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,11 +13,15 @@ from celery import Celery
 from celery.schedules import crontab
 
 from celery_workflow import Definition, DuplicateScheduleError, ScheduleError, ScheduleNotFoundError, Schedules
+from celery_workflow.firing import Firing
+from celery_workflow.home import Home
 from celery_workflow.signals import schedule_fired, schedule_misfired, schedule_skipped
+from celery_workflow.sql import stalling
 from celery_workflow.state import Cause, Outcome
 from celery_workflow.zones import moment_of
 from kombu_sqlqueue.clock import FakeClock
 
+from ..celery.workers import eventually
 from .conftest import NOON, Beat
 
 SECOND = 1_000_000
@@ -462,3 +467,37 @@ def test_more_schedules_than_one_transaction_takes_are_all_fired(schedules: Sche
 
     assert beat.after(60) == 250
     assert len({message.task_id for message in beat.messages()}) == 250
+
+
+def test_a_beat_that_stalls_within_its_transaction_holds_nobody_up_for_long(
+    app: Celery, schedules: Schedules, beat: Beat, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+):
+    """Stopped, swapped out, or cut off: the server ends its transaction, and another beat fires."""
+    if app.conf.broker_url.split(":")[0] != "sqlqueue+postgresql+psycopg":
+        pytest.skip("this database ends no transaction by itself")
+    monkeypatch.setattr(stalling, "STALL", timedelta(seconds=1))
+    stalled, go_on = threading.Event(), threading.Event()
+
+    class Stalling(app.Task):  # type: ignore[misc,name-defined]
+        def apply_async(self, *args: Any, **options: Any) -> Any:
+            if threading.current_thread() is thread:
+                stalled.set()
+                assert go_on.wait(60)
+            return super().apply_async(*args, **options)
+
+    @app.task(name="tasks.stall", base=Stalling, shared=False)
+    def stall() -> None: ...
+
+    schedules.create("each", "tasks.stall", 60)
+    clock.advance(timedelta(seconds=60))
+    thread = threading.Thread(target=Firing(app, Home(app)).run_once)
+    thread.start()
+    assert stalled.wait(60)
+    assert beat.after(0) == 0
+    eventually(lambda: beat.after(0) == 1)
+    go_on.set()
+    thread.join(60)
+
+    assert len(beat.messages()) == 1
+    assert ticks(schedules, "each") == [(60, "fired", None)]
+    assert schedules.get("each").error is None
