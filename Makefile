@@ -15,7 +15,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet
 PARTS = setup.cfg pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick bench peer-suites run-peer-suites lint format types check clean
+.PHONY: help demo test quick soak bench peer-suites run-peer-suites lint format types check clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -28,6 +28,9 @@ test: $(VENV)/dev.stamp ## Run the tests on SQLite, on PostgreSQL and, where one
 
 quick: $(VENV)/dev.stamp ## Run the tests that need no database server and no worker
 	@$(BIN)/python -m pytest tests/unit $(PYTEST_ARGS)
+
+soak: $(VENV)/dev.stamp ## Kill, stop and cut off workers for half an hour and account for every task
+	@$(BIN)/python -m pytest -m soak -s --no-header $(PYTEST_ARGS) tests/soak
 
 peer-suites: ## Run Kombu's and Celery's own suites on our databases; takes half an hour
 	@test -f $(PEER_SUITES)/run_kombu_suite.py -a -f $(PEER_SUITES)/run_celery_suite.py || { \

@@ -30,8 +30,10 @@ __all__ = ["SQLBackend"]
 
 T = TypeVar("T")
 
-#: For how many seconds a write is tried again while the database is away, and the pauses between two tries.
+#: For how many seconds a write is tried again while the database is away, that of the outcome of a task
+#: which runs here, and the pauses between two tries. What has been done shall not become a FAILURE.
 PATIENCE = 30.0
+OUTCOME_PATIENCE = 3600.0
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 #: What is known of a task that has not ended is kept this long at least: it may still be waiting or running.
@@ -43,8 +45,8 @@ class SQLBackend(Chords, AsyncBackendMixin, Backend):
 
     One object serves all threads of a process, and its children after a fork. Making one touches
     nothing; the first use checks the tables. What a task reports is committed before the call
-    returns; while the database is away it is tried again for 30 s, then kombu's OperationalError
-    is raised. A payload is decoded only by a serializer that the app accepts.
+    returns; while the database is away it is tried again for an hour, other writes for 30 s, then kombu's
+    OperationalError is raised. A payload is decoded only by a serializer that the app accepts.
     """
 
     supports_autoexpire = True
@@ -212,12 +214,13 @@ class SQLBackend(Chords, AsyncBackendMixin, Backend):
     # -- a database that is away ----------------------------------------------------------
 
     def patiently(self, write: Callable[[], T]) -> T:
-        """Do `write`, which may be repeated, as long as it takes the database to come back, up to 30 s.
+        """Do `write`, which may be repeated, as long as it takes the database to come back, up to 30 s, or an hour for the task
+        that runs in this thread.
 
         Raises kombu's OperationalError after that, and its EncodeError if the database does not take
         as much: the only two that Celery makes a task's FAILURE of.
         """
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + (OUTCOME_PATIENCE if self._in_task else PATIENCE)
         pause = FIRST_PAUSE
         while True:
             try:
@@ -230,6 +233,12 @@ class SQLBackend(Chords, AsyncBackendMixin, Backend):
                     raise OperationalError(str(error)) from error
             time.sleep(pause)
             pause = min(LONGEST_PAUSE, pause * 2)
+
+    @property
+    def _in_task(self) -> bool:
+        """Whether a worker runs a task in this thread, and not just a function that calls it."""
+        task = self.app.current_worker_task
+        return task is not None and not task.request.called_directly
 
     def _reading(self, read: Callable[[], T]) -> T:
         try:

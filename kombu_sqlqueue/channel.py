@@ -23,7 +23,7 @@ from .keeper import LeaseKeeper
 from .messages import Delivery, Lease, NewMessage, Outcome, Reason
 from .pidbox import command_in
 from .qos import QoS
-from .retrying import replaced_by
+from .retrying import Replaced, replaced_by
 from .revoking import revocations_in
 from .topics import topic_name
 
@@ -110,10 +110,12 @@ class Channel(Declaring):
             # Whoever asks workers something waits for the answer, and not for a commit.
             self._process.publish_at_once(messages)
 
-    def _publish(self, messages: list[NewMessage], replaces: Lease | None) -> None:
-        if replaces is not None:
-            if not self._process.messages.publish(messages, replaces=replaces):
-                logger.warning("a retry was not sent: the lease of its task was lost, so another worker runs the task")
+    def _publish(self, messages: list[NewMessage], replaced: Replaced | None) -> None:
+        if replaced is not None:
+            if not self._process.messages.publish(messages, replaces=replaced.lease, if_gone=replaced.if_gone):
+                logger.warning(
+                    "a retry was not sent: its task has retried before, or its lease was lost and another worker ran it"
+                )
             return
         loan = self._process.require_loan()
         if loan is not None:

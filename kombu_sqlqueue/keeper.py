@@ -34,6 +34,9 @@ TRY_AGAIN = 1.0
 RECLAIM_BATCH = 200
 #: After a connection loss those that live need this share of a lease to renew; nobody is taken for dead before.
 GRACE = 0.5
+#: Who seems to be dead is looked at again after so many seconds. What kept all from renewing, such as a lock, may have
+#: ended just now, and we may be the first to know.
+HESITATE = 0.3
 #: What Celery may have dropped, or may be running, after a connection loss is looked at again after this many seconds.
 SORT_OUT_AFTER = 1.0
 
@@ -85,6 +88,7 @@ class LeaseKeeper:
         self._renew_at = 0.0
         self._expiry_at = 0.0
         self._grace_until = 0.0
+        self._suspects = False
         self._unsorted: list[tuple[float, frozenset[Lease]]] = []
         self._strays = False
         self._wake = threading.Event()
@@ -104,11 +108,14 @@ class LeaseKeeper:
         """Claim for this process; what is claimed is renewed until it is settled or given back."""
         with self._alone():
             lessee = self._enrolled()
+            losses = self._store.losses
             try:
                 deliveries = self._store.claim(queues, limit=limit, lessee=lessee)
             except SQLQueueError:
                 self._strays = True
                 raise
+            # What a claim leased whose answer was lost nobody knows of, though another try succeeded.
+            self._strays = self._strays or self._store.losses != losses
             self._held.update(delivery.lease for delivery in deliveries)
         if self._aheads:
             self._watch()
@@ -251,13 +258,14 @@ class LeaseKeeper:
 
     def _keep(self) -> None:
         # Nothing here waits for the consuming thread, which a signal handler may have stopped for long.
+        # To stay alive comes first: the rest may take long where the database is slow.
+        if time.monotonic() >= self._renew_at:
+            self._renew()
         self._do_deferred()
         if self.settler.waited >= SETTLE_AFTER:
             self.settler.flush(wait=False)
         for ahead in list(self._aheads):
             self.release([delivery.lease for delivery in ahead.take_stale()])
-        if time.monotonic() >= self._renew_at:
-            self._renew()
         if time.monotonic() >= self._expiry_at:
             self._reclaim()
         self._sort_out()
@@ -273,7 +281,14 @@ class LeaseKeeper:
                 self._release_strays(lessee)
             finally:
                 self._lock.release()
+        self._spare_others()
         self._renew_at = time.monotonic() + RENEW_AT * self._lease_for.total_seconds()
+
+    def _spare_others(self) -> None:
+        """What kept us from renewing in time may have kept others, too: let them come first now."""
+        lease_for, now = self._lease_for.total_seconds(), time.monotonic()
+        if now - self._renew_at > GRACE * lease_for:
+            self._grace_until = now + GRACE * lease_for
 
     def _lost(self, lessee: int) -> None:
         with self._alone():
@@ -299,11 +314,16 @@ class LeaseKeeper:
     def _reclaim(self) -> None:
         self._expiry_at = time.monotonic() + self._lease_for.total_seconds()
         until = self._store.next_expiry()
+        suspected, self._suspects = self._suspects, False
         if until is None:
             return
         self._expiry_at = time.monotonic() + until.total_seconds() + 0.05
         if until or time.monotonic() < self._grace_until:
             self._expiry_at = max(self._expiry_at, self._grace_until)
+            return
+        if not suspected:
+            self._suspects = True
+            self._expiry_at = time.monotonic() + HESITATE
             return
         back = self._store.reclaim(max_reclaims=self._max_reclaims, limit=RECLAIM_BATCH)
         if back.ready or back.dead:
@@ -311,6 +331,7 @@ class LeaseKeeper:
         if back.dead:
             self.on_dead()
         if back.ready + back.dead >= RECLAIM_BATCH:
+            self._suspects = True
             self._expiry_at = time.monotonic()
 
     def _sort_out(self) -> None:

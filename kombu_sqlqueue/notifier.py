@@ -13,7 +13,7 @@ from typing import Protocol
 
 from .errors import SQLQueueError, StoreUnavailableError
 
-__all__ = ["Notifier", "Subscription", "Waiters", "Waker"]
+__all__ = ["DeafError", "Notifier", "Subscription", "Waiters", "Waker"]
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,10 @@ LISTEN_FOR = 10.0
 
 #: Nothing was heard.
 SILENCE: frozenset[str] = frozenset()
+
+
+class DeafError(Exception):
+    """Something between us and the database keeps what it says from us, for good."""
 
 
 class Waker(Protocol):
@@ -73,7 +77,7 @@ class Subscription:
 
     def arm(self) -> bool:
         """Make sure that announcements reach us; True if they did not before: look once more."""
-        if not self._notifier.waiters.needed or time.monotonic() < self._armed_until:
+        if not self.announces or time.monotonic() < self._armed_until:
             return False
         fresh = time.monotonic() > self._armed_until + ARM_AGAIN
         self._notifier.waiters.arm(self.name, self._topics, armed_for=ARMED_FOR)
@@ -83,7 +87,7 @@ class Subscription:
     @property
     def announces(self) -> bool:
         """Whether we hear of each single thing, as long as we are armed."""
-        return self._notifier.waiters.needed
+        return self._notifier.announces
 
     def disarm(self) -> None:
         """We are busy: until we wait again nobody needs to announce anything to us."""
@@ -143,6 +147,13 @@ class Notifier:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._waker: Waker | None = None
+        self._deaf = False
+        self._cut = False
+
+    @property
+    def announces(self) -> bool:
+        """Whether each single thing is told to who is armed."""
+        return self.waiters.needed and not self._deaf
 
     def subscribe(self, topics: Collection[str], *, on_heard: Callable[[], object] | None = None) -> Subscription:
         """Listen for `topics`. `on_heard` is called in the listening thread: keep it short."""
@@ -165,7 +176,7 @@ class Notifier:
         pid = os.getpid()
         waker = self._waker = self._open_waker()
         try:
-            while waker is not None and os.getpid() == pid and not self._ends():
+            while waker is not None and os.getpid() == pid and not self._deaf and not self._ends():
                 self._listen(waker)
         finally:
             if waker is not None and os.getpid() == pid:
@@ -182,11 +193,22 @@ class Notifier:
     def _listen(self, waker: Waker) -> None:
         try:
             heard = waker.wait(LISTEN_FOR)
+        except DeafError:
+            logger.warning(
+                "a pooler in between passes no notifications on, as PgBouncer in transaction mode: polling instead;"
+                " set listen=False, or listen_at to the address of the server itself"
+            )
+            self._deaf = True
+            return self._tell(None)
         except StoreUnavailableError as error:
-            logger.warning("not being notified, polling: %s", error)
+            # Once is enough: the tries go on each second, and perhaps for hours.
+            logger.log(logging.DEBUG if self._cut else logging.WARNING, "not being notified, polling: %s", error)
+            self._cut = True
             self._tell(None)
-            time.sleep(LISTEN_AGAIN)
-            return
+            return time.sleep(LISTEN_AGAIN)
+        if self._cut:
+            self._cut = False
+            logger.info("being notified again")
         if heard is None or heard:
             self._tell(heard)
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from .errors import ConfigurationError
 from .other_brokers import FOREIGN_OPTIONS
+from .passwords import PasswordSource, password_source
 
 __all__ = ["DatabaseOptions", "Options", "hide_password"]
 
@@ -41,7 +42,7 @@ KOMBU_OPTIONS = frozenset(
 
 #: Up to the last @: what should have been percent-encoded in a password was perhaps not.
 _PASSWORD = re.compile(r"(://[^:/?#@]*):.*@", re.DOTALL)
-_PASSWORD_ARGUMENT = re.compile(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE)
+_PASSWORD_ARGUMENT = re.compile(r"([?&][^=&]*passw[^=&]*=)[^&]*", re.IGNORECASE)
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,30}")
 
 
@@ -59,9 +60,11 @@ class DatabaseOptions:
     schema: str | None = None
     auto_migrate: bool = False
     listen: bool = True
+    listen_at: tuple[str, int | None] | None = None
     pool_size: int = 5
     django_alias: str | None = None
     durable_acks: bool = False
+    password: PasswordSource | None = field(default=None, repr=False)
 
     @property
     def origin(self) -> str:
@@ -148,7 +151,8 @@ def _parse(setting: str, name: str, value: Any) -> Any:
     try:
         return parser(value)
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{setting}[{name!r}] is {value!r}, but must be {wanted}") from error
+        shown = "" if name in _SECRET else f"is {value!r}, but "
+        raise ConfigurationError(f"{setting}[{name!r}] {shown}must be {wanted}") from error
 
 
 def _suggest(name: str) -> str:
@@ -186,6 +190,11 @@ def _identifier(value: Any) -> str:
     return str(_check(isinstance(value, str) and _IDENTIFIER.fullmatch(value) is not None, value))
 
 
+def _address(value: Any) -> tuple[str, int | None]:
+    parts = urlsplit(f"//{_check(isinstance(value, str) and not set(value) & set('/?#@'), value)}")
+    return str(_check(bool(parts.hostname), parts.hostname)), parts.port
+
+
 def _optional(parser: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else parser(value)
 
@@ -202,9 +211,11 @@ _PARSERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "schema": (_optional(_identifier), _IDENTIFIER_TEXT),
     "auto_migrate": (_bool, "True or False"),
     "listen": (_bool, "True or False"),
+    "listen_at": (_optional(_address), "a host, or host:port"),
     "pool_size": (_count(1), "a whole number, 1 or more"),
     "django_alias": (_optional(_text), "a name in Django's DATABASES, such as 'default', or None"),
     "durable_acks": (_bool, "True or False"),
+    "password": (_optional(password_source), "a callable that gives the password, or 'package.module:callable'"),
     "lease_for": (_seconds(1), "seconds, 1 or more"),
     "max_reclaims": (_count(0), "a whole number, 0 or more"),
     "polling_interval": (_seconds(0.01), "seconds, 0.01 or more"),
@@ -217,4 +228,6 @@ _PARSERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "event_loop": (_bool, "True or False"),
 }
 
+#: What is shown to nobody.
+_SECRET = frozenset({"password"})
 _DATABASE_NAMES = frozenset(f.name for f in fields(DatabaseOptions)) - {"url"}

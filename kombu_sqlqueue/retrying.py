@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import sys
+from typing import NamedTuple
 
 from .envelope import ORIGIN, Envelope
 from .messages import Lease
 
-__all__ = ["replaced_by"]
+__all__ = ["Replaced", "replaced_by"]
 
 
-def replaced_by(envelope: Envelope, *, origin: str, tracks_started: bool) -> Lease | None:
+class Replaced(NamedTuple):
+    """The lease of a task that retries, and whether its message may be gone though nobody else has settled it."""
+
+    lease: Lease
+    if_gone: bool
+
+
+def replaced_by(envelope: Envelope, *, origin: str, tracks_started: bool) -> Replaced | None:
     """The lease of the running task, if `envelope` is its next retry.
 
     ``self.retry()`` publishes from inside the task, under the task's own id and with one retry more.
@@ -29,4 +37,6 @@ def replaced_by(envelope: Envelope, *, origin: str, tracks_started: bool) -> Lea
     properties = getattr(request, "properties", None) or {}
     if properties.get(ORIGIN) != origin:
         return None
-    return Lease.parse(properties.get("delivery_tag"))
+    lease = Lease.parse(properties.get("delivery_tag"))
+    # A late ack comes after the task. An early one, in a worker that does not tell us when tasks begin, has deleted it.
+    return None if lease is None else Replaced(lease, if_gone=not task.acks_late)

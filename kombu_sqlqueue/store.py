@@ -25,18 +25,23 @@ class MessageStore(Protocol):
 
     # -- publishing -----------------------------------------------------------------------
 
-    def publish(self, messages: Sequence[NewMessage], *, replaces: Lease | None = None) -> bool:
+    def publish(self, messages: Sequence[NewMessage], *, replaces: Lease | None = None, if_gone: bool = False) -> bool:
         """Store all of `messages`, durably, or none.
 
         With `replaces` the message of that lease is deleted in the same transaction. If a later
         delivery of it exists nothing is stored and the answer is False: whoever holds that one
-        decides. A message that is gone altogether is nothing to replace.
+        decides. Nor is anything stored for a message that is gone, because whoever held it later has
+        settled it; unless, `if_gone`, it may have been forgotten while its task runs.
 
         Raises StoreUnavailableError if nothing was stored, OutcomeUnknownError if that cannot be
         known.
         """
 
     # -- lessees --------------------------------------------------------------------------
+
+    @property
+    def losses(self) -> int:
+        """How often a connection was lost so far. What was done on it may have been done, and then been repeated."""
 
     def enrol(self, name: str, *, lease_for: timedelta) -> int:
         """A new lessee called `name`, good for `lease_for`; the answer is its number."""

@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "requires(capability): run only on databases that can do this")
-    config.addinivalue_line("markers", "soak: takes long; run with -m soak")
+    config.addinivalue_line("markers", "soak: takes many minutes; run by `make soak`")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -7,6 +7,7 @@ import re
 import selectors
 import socket
 import threading
+import time
 from types import TracebackType
 from typing import Self
 
@@ -30,17 +31,34 @@ class Proxy:
         self._words: bytes | None = None
         self._answered = False
         self._for_good = False
+        self._skip = 0
+        self._flows = threading.Event()
+        self._flows.set()
+        #: Seconds that each answer takes longer.
+        self.delay = 0.0
 
-    def break_at(self, words: bytes, *, answered: bool = False, for_good: bool = False) -> None:
-        """Break the next line on which these words are sent: before the server hears them, or after it has
-        `answered` but before that arrives. A line broken `for_good` cannot be made again."""
-        self._words, self._answered, self._for_good = words, answered, for_good
+    def break_at(self, words: bytes, *, skip: int = 0, answered: bool = False, for_good: bool = False) -> None:
+        """Break the next line on which these words are sent, `skip` times aside: before the server hears them, or
+        after it has `answered` but before that arrives. A line broken `for_good` cannot be made again."""
+        self._words, self._skip, self._answered, self._for_good = words, skip, answered, for_good
+
+    def break_nowhere(self) -> None:
+        """Forget what `break_at` said."""
+        self._words = None
+
+    def stall(self) -> None:
+        """Pass nothing on, neither way, until `flow`: as if the other end had been stopped."""
+        self._flows.clear()
+
+    def flow(self) -> None:
+        self._flows.set()
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._flows.set()
         self._hang_up()
 
     def _accept(self) -> None:
@@ -63,16 +81,23 @@ class Proxy:
             selector.register(server, selectors.EVENT_READ, client)
             while True:
                 for key, _ in selector.select():
+                    self._flows.wait()
                     data = key.fileobj.recv(65536)  # type: ignore[union-attr]
                     if not data or self._breaks(data, server, heard_from_client=key.fileobj is client):
                         return
                     if key.fileobj is client and (refusal := self._refusal(data)):
                         client.sendall(refusal)
                         return
+                    if key.fileobj is server:
+                        time.sleep(self.delay)
+                    self._flows.wait()
                     key.data.sendall(data)
 
     def _breaks(self, data: bytes, server: socket.socket, *, heard_from_client: bool) -> bool:
         if not heard_from_client or self._words is None or self._words not in data:
+            return False
+        if self._skip:
+            self._skip -= 1
             return False
         self._words = None
         self.broken += 1

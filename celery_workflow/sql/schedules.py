@@ -20,7 +20,6 @@ from ..store import Decide
 from ..zones import MICROSECOND
 from .rows import columns, schedule_of
 from .schema import TIMING, Tables
-from .stalling import bound_stalls
 
 __all__ = ["SQLScheduleStore"]
 
@@ -246,7 +245,6 @@ class SQLScheduleStore:
         rows = tx.execute(query).mappings().all()
         if not rows:
             return ()
-        bound_stalls(tx)
         advances = decide(tx, rows[0]["now"], [schedule_of(row) for row in rows])
         ticks = [_row_of(tick) for advance in advances for tick in advance.ticks]
         if ticks:

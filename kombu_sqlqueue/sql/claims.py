@@ -32,6 +32,8 @@ class Claims:
 
     def __init__(self, database: Database, *, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
+        self._database = database
+        self._losses = 0
         horizon = database.dialect.horizon()
         self._horizon = None if horizon is None else Direct(database, horizon)
         self._turns = itertools.count()
@@ -45,6 +47,9 @@ class Claims:
         """Lease up to `limit` ready messages, among them some that have expired, in the order of their delivery."""
         asked = self._in_turn(queues)
         floors = self._floors if work.own else None
+        if floors is not None and self._losses != self._database.losses:
+            self._losses = self._database.losses
+            floors.mistrust()
         if floors is not None and floors.wants_tick(self._monotonic()):
             self._tick(work, floors)
         start = floors.start(asked, self._monotonic()) if floors is not None else {}

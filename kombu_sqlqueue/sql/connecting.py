@@ -8,8 +8,10 @@ from sqlalchemy import Dialect as Driver
 from sqlalchemy.engine import URL, make_url
 
 from ..errors import ConfigurationError
+from ..options import DatabaseOptions
+from ..passwords import current_password
 
-__all__ = ["Connector", "completed"]
+__all__ = ["Connector", "completed", "login"]
 
 #: What the URL may override. A server that is gone is noticed within a minute.
 DEFAULTS = {
@@ -19,11 +21,15 @@ DEFAULTS = {
     "keepalives_idle": "20",
     "keepalives_interval": "10",
     "keepalives_count": "3",
+    # Keepalives rest while something that was sent is not confirmed. In milliseconds.
+    "tcp_user_timeout": "50000",
 }
+#: Nobody waits longer for a lock than so many seconds at a time: whoever takes the tables for himself is told of, not waited for.
+LOCK_TIMEOUT = 10
 #: All we ask for is found by an index. Without this the planner, who sees a queue while it is
 #: empty, prepares to read the whole table, and keeps that plan when it is full. (What it thinks of
 #: plans without an index is then so high that it would compile them.)
-SETTINGS = "-c enable_seqscan=off -c jit=off"
+SETTINGS = f"-c enable_seqscan=off -c jit=off -c lock_timeout={LOCK_TIMEOUT}s"
 #: What a pooler says that does not pass settings on.
 REFUSES_SETTINGS = "unsupported startup parameter"
 
@@ -31,13 +37,14 @@ REFUSES_SETTINGS = "unsupported startup parameter"
 class Connector:
     """Opens the connections of one engine. What the first one finds out is kept for the others."""
 
-    def __init__(self, url: URL) -> None:
-        self._prepares: dict[str, Any] = _prepare_threshold(url)
+    def __init__(self, options: DatabaseOptions) -> None:
+        self._options = options
+        self._prepares: dict[str, Any] = _prepare_threshold(make_url(options.url))
         self._settings = True
 
     def connect(self, driver: Driver, record: object, arguments: list[Any], parameters: dict[str, Any]) -> Any:
         """Handles SQLAlchemy's event ``do_connect``."""
-        parameters.update(self._prepares)
+        parameters.update({**self._prepares, **login(self._options)})
         given = parameters.get("options", "")
         if self._settings:
             try:
@@ -61,6 +68,11 @@ def completed(text: str) -> URL:
         # One of several servers takes writes; the others are its standbys.
         defaults["target_session_attrs"] = "read-write"
     return url.set(query={**defaults, **query})
+
+
+def login(options: DatabaseOptions) -> dict[str, str]:
+    """What a driver is given besides what the URL says, at this moment."""
+    return {} if options.password is None else {"password": current_password(options.password)}
 
 
 def _prepare_threshold(url: URL) -> dict[str, Any]:

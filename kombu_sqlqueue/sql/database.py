@@ -60,9 +60,11 @@ class Database:
         self.options = options
         self.clock = clock
         self.tables = Tables(options.table_prefix, options.schema)
-        self.dialect = dialect_for(options.url)
+        self.dialect = dialect_for(options)
         self.engine = self.dialect.create_engine(options)
         self._statements = self.engine.execution_options(**{COMMITS_ITSELF: True})
+        #: How often a connection was lost, or could not be had.
+        self.losses = 0
         self._inherited: list[Pool] = []
         self._joined: ContextVar[Connection | None] = ContextVar("joined", default=None)
         self._identity: Hashable | None = None
@@ -210,7 +212,7 @@ class Database:
             # Whoever wants to know how the commit went need not ask for this again.
             tx.info[TRANSACTION] = (tx.get_transaction(), str(answer.transaction_id))
 
-    def announcement(self, *, always: bool = False) -> Select[int, int] | None:
+    def announcement(self, *, always: bool = False) -> Select[int, str] | None:
         """As `Dialect.announcement`."""
         return self.dialect.announcement(self.tables, self.now(), always=always)
 
@@ -326,6 +328,7 @@ class Database:
                     return once()
             except DBAPIError as error:
                 trouble = self.dialect.classify(error)
+                self.losses += trouble is Trouble.UNAVAILABLE
                 again = trouble is Trouble.RETRY or (trouble is Trouble.UNAVAILABLE and not lost)
                 if not again or tries == TRANSACTION_TRIES:
                     raise self._translate(error) from error
@@ -354,13 +357,13 @@ class Database:
         return error
 
 
-def dialect_for(url: str) -> Dialect:
-    """The dialect of a URL. Imports nothing of the other databases."""
-    name = make_url(url).get_backend_name()
+def dialect_for(options: DatabaseOptions) -> Dialect:
+    """The dialect of a database. Imports nothing of the others."""
+    name = make_url(options.url).get_backend_name()
     if name == "postgresql":
         from .postgresql import PostgreSQL
 
-        return PostgreSQL()
+        return PostgreSQL(options)
     if name == "sqlite":
         from .sqlite import SQLite
 

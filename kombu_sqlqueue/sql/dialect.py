@@ -153,7 +153,7 @@ class Dialect(Protocol):
     def next_position(self, tables: Tables) -> ColumnElement[int] | None:
         """A number above all it gave before, as an expression that makes nobody wait; None if there is none."""
 
-    def announcement(self, tables: Tables, now: ColumnElement[int], *, always: bool) -> Select[int, int] | None:
+    def announcement(self, tables: Tables, now: ColumnElement[int], *, always: bool) -> Select[int, str] | None:
         """Wakes who waits for the rows (topic, waited_as) given as `announced`, when the transaction commits.
 
         With `always` it does not look whether somebody waits already: who begins to before a commit

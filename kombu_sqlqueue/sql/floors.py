@@ -12,8 +12,9 @@ their moment and which transactions could still be open then:
 - once a tick one claim begins at the floors of two ticks ago;
 - once all transactions that could be open at a tick have ended, one claim begins at the floors of
   two ticks before it: whatever they wrote was placed after that;
-- every ten seconds one claim begins at the head: the last resort, and the only one for who is
-  behind the floors in another way, such as a sequence that was set back.
+- every ten seconds one claim begins at the head: the last resort for who is behind the floors in
+  another way. One such way is a sequence that a crash of the server has set back: so one claim
+  begins at the head after each outage.
 """
 
 from __future__ import annotations
@@ -106,6 +107,11 @@ class Floors:
                     self._head_at[queue] = now + LOOK_FROM_HEAD
                     self._back.update((lane, HEAD) for lane in self._floors if lane.queue == queue)
             return {lane: self._back.get(lane, floor) for lane, floor in self._floors.items() if lane.queue in queues}
+
+    def mistrust(self) -> None:
+        """The next claim of each lane begins at its head."""
+        with self._lock:
+            self._back.update(dict.fromkeys(self._floors, HEAD))
 
     def claimed(self, start: Mapping[Lane, int], last: Mapping[Lane, int], emptied: Collection[str]) -> None:
         """A claim that began at `start` is done.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import selectors
 import socket
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -12,16 +13,24 @@ import psycopg
 from psycopg import sql
 
 from ..errors import StoreUnavailableError
+from ..notifier import DeafError
 
 __all__ = ["Listener"]
 
+#: For how many seconds to wait for a notification that was sent to find out whether any arrive.
+PROBE_FOR = 2.0
+
 
 class Listener:
-    """Hears what is announced on the channel that the query `channel` names. `wait` belongs to one thread, `interrupt` to any."""
+    """Hears what is announced on a channel, with a connection made of the parameters as they are at that time.
 
-    def __init__(self, parameters: Mapping[str, Any], channel: str) -> None:
+    The `question` asks for the channel's name and the process id of the session. `wait` belongs to one
+    thread, `interrupt` to any.
+    """
+
+    def __init__(self, parameters: Callable[[], Mapping[str, Any]], question: str) -> None:
         self._parameters = parameters
-        self._channel = channel
+        self._question = question
         self._connection: psycopg.Connection[Any] | None = None
         self._pipe, self._interrupter = socket.socketpair()
         self._pipe.setblocking(False)
@@ -31,10 +40,12 @@ class Listener:
         """The topics announced within `timeout` seconds; None, if some may have been missed.
 
         Raises StoreUnavailableError if the connection is gone; the next call makes a new one.
+        Raises DeafError if nothing will ever arrive on it.
         """
         try:
             if self._connection is None:
-                self._connection = self._connect()
+                self._connection = self._opened()
+                self._listen(self._connection)
                 return None
             return self._heard(self._connection, 0) or self._wait(self._connection, timeout)
         except (psycopg.Error, OSError) as error:
@@ -52,11 +63,25 @@ class Listener:
         self._pipe.close()
         self._interrupter.close()
 
-    def _connect(self) -> psycopg.Connection[Any]:
-        connection = psycopg.connect(**self._parameters, autocommit=True)
-        [[channel]] = connection.execute(self._channel)
-        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
-        return connection
+    def _opened(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(**{**self._parameters(), "autocommit": True, "prepare_threshold": None})
+
+    def _listen(self, connection: psycopg.Connection[Any]) -> None:
+        [[channel, pid]] = connection.execute(self._question)
+        # Another than we were told at the beginning: there is a pooler in between.
+        if pid != connection.info.backend_pid and not self._hears(connection):
+            self._hang_up()
+            raise DeafError
+        connection.execute(_listen_to(channel))
+
+    def _hears(self, connection: psycopg.Connection[Any]) -> bool:
+        """Whether what another session announces arrives: not, if a pooler lends us one for each transaction."""
+        # Of a name that nobody will use: a session of the server may go on listening.
+        channel = f"sqlqueue_probe_{uuid.uuid4().hex}"
+        connection.execute(_listen_to(channel))
+        with self._opened() as other:
+            other.execute("SELECT pg_notify(%s, '')", (channel,))
+        return any(True for _ in connection.notifies(timeout=PROBE_FOR, stop_after=1))
 
     def _wait(self, connection: psycopg.Connection[Any], timeout: float) -> frozenset[str]:
         with selectors.DefaultSelector() as selector:
@@ -74,3 +99,7 @@ class Listener:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _listen_to(channel: str) -> sql.Composed:
+    return sql.SQL("LISTEN {}").format(sql.Identifier(channel))

@@ -49,7 +49,7 @@ class SQLMessageStore:
 
     # -- publishing -----------------------------------------------------------------------
 
-    def publish(self, messages: Sequence[NewMessage], *, replaces: Lease | None = None) -> bool:
+    def publish(self, messages: Sequence[NewMessage], *, replaces: Lease | None = None, if_gone: bool = False) -> bool:
         lanes = self._publishing.unknown_lanes(messages)
         if lanes and self._database.has_writers:
             # By itself, and at once: publishers of one new lane would wait for each other's commits.
@@ -64,7 +64,7 @@ class SQLMessageStore:
         commit = Commit.FOREIGN if not own else Commit.UNHURRIED if unhurried else Commit.DURABLE
 
         def publish(tx: Connection) -> bool:
-            if replaces is not None and not self._publishing.replace(tx, replaces):
+            if replaces is not None and not self._publishing.replace(tx, replaces, if_gone=if_gone):
                 return False
             if lanes:
                 self._publishing.add_lanes(tx, lanes)
@@ -76,6 +76,10 @@ class SQLMessageStore:
         if published and own:
             self._publishing.remember_lanes(lanes)
         return published
+
+    @property
+    def losses(self) -> int:
+        return self._work.losses
 
     # -- lessees --------------------------------------------------------------------------
 

@@ -68,12 +68,10 @@ TROUBLES = {
     1146: Trouble.SCHEMA,
     1054: Trouble.SCHEMA,
     1044: Trouble.DENIED,
-    1045: Trouble.DENIED,
     1142: Trouble.DENIED,
     1143: Trouble.DENIED,
     1227: Trouble.DENIED,
     1370: Trouble.DENIED,
-    1698: Trouble.DENIED,
     1153: Trouble.TOO_BIG,
     1406: Trouble.TOO_BIG,
     0: Trouble.UNAVAILABLE,  # the driver has closed the connection before
@@ -85,6 +83,8 @@ TROUBLES = {
     2014: Trouble.UNAVAILABLE,
     2055: Trouble.UNAVAILABLE,
     1049: Trouble.UNAVAILABLE,  # no such database, perhaps not yet
+    1045: Trouble.UNAVAILABLE,  # not let in, perhaps not yet: a password may be changing
+    1698: Trouble.UNAVAILABLE,
 }
 #: After these the connection is of no use: the server ends it, or it leads to a replica.
 USELESS_AFTER = frozenset({1053, 1290, 1792, 1836, 1927, 4031})
@@ -118,8 +118,7 @@ class MySQL:
             raise ConfigurationError(
                 f"the MySQL driver cannot be loaded ({error}): pip install 'kombu-sqlqueue[mysql]'"
             ) from error
-        connector = Connector(options.safe_url)
-        event.listen(engine, "do_connect", connector.connect)
+        event.listen(engine, "do_connect", Connector(options).connect)
         event.listen(engine, "connect", self._connected)
         event.listen(engine, "checkout", _see_that_it_lives)
         event.listen(engine, "begin", _begin)

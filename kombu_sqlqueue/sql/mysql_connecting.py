@@ -13,6 +13,8 @@ from pymysql import Error, OperationalError
 from pymysql.constants import COMMAND, ER, SERVER_STATUS
 
 from ..errors import ConfigurationError
+from ..options import DatabaseOptions
+from .connecting import login
 
 __all__ = ["Connection", "Connector", "check_version"]
 
@@ -25,8 +27,22 @@ MYSQL = (8, 0, 17)
 SQL_MODE = "STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION"
 #: A session that was idle for longer than this, in seconds, may have been ended by the server.
 MAY_BE_DEAD_AFTER = 1.0
+#: A transaction of ours whose process was stopped in the middle ends after so many seconds, and its locks with it.
+IDLE_IN_TRANSACTION = 10
+#: Nobody waits longer for a row than so many seconds at a time, nor for a table.
+LOCK_TIMEOUT = 10
+MYSQL_SETTINGS = (
+    "SET SESSION transaction_isolation = 'READ-COMMITTED', SESSION sql_mode = %(sql_mode)s,"
+    " SESSION innodb_lock_wait_timeout = %(lock_timeout)s, SESSION lock_wait_timeout = %(lock_timeout)s"
+)
+MARIADB_SETTINGS = (
+    "SET SESSION tx_isolation = 'READ-COMMITTED', SESSION sql_mode = %(sql_mode)s,"
+    " SESSION innodb_lock_wait_timeout = %(lock_timeout)s, SESSION lock_wait_timeout = %(lock_timeout)s,"
+    " SESSION idle_transaction_timeout = %(idle_in_transaction)s"
+)
+SETTINGS = {"sql_mode": SQL_MODE, "lock_timeout": LOCK_TIMEOUT, "idle_in_transaction": IDLE_IN_TRANSACTION}
 #: A server that is gone is noticed within a minute: probe after so many seconds, so often, so many times.
-KEEPALIVE = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+KEEPALIVE = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 50_000))
 
 
 class Connection(Driver):
@@ -41,8 +57,7 @@ class Connection(Driver):
         """Make the session what we expect. Raises ConfigurationError for a server that is too old."""
         ((version, self.max_packet),) = self._ask("SELECT VERSION(), @@max_allowed_packet")
         self.is_mariadb = check_version(version, safe_url)
-        isolation = "tx_isolation" if self.is_mariadb else "transaction_isolation"
-        self._ask(f"SET SESSION {isolation} = 'READ-COMMITTED', SESSION sql_mode = '{SQL_MODE}'")
+        self._ask(MARIADB_SETTINGS if self.is_mariadb else MYSQL_SETTINGS, SETTINGS)
         self._keep_alive()
 
     def lives(self) -> bool:
@@ -86,7 +101,7 @@ class Connection(Driver):
             )
         super()._execute_command(command, sql)
 
-    def _ask(self, sql: str, values: tuple[Any, ...] | None = None) -> Any:
+    def _ask(self, sql: str, values: tuple[Any, ...] | dict[str, Any] | None = None) -> Any:
         with self.cursor() as cursor:
             cursor.execute(sql, values)
             return cursor.fetchall()
@@ -101,14 +116,16 @@ class Connection(Driver):
 class Connector:
     """Opens the connections of one engine."""
 
-    def __init__(self, safe_url: str) -> None:
-        self._safe_url = safe_url
+    def __init__(self, options: DatabaseOptions) -> None:
+        self._options = options
 
     def connect(self, dialect: object, record: object, arguments: list[Any], parameters: dict[str, Any]) -> Connection:
         """Handles SQLAlchemy's event ``do_connect``."""
-        connection = Connection(*arguments, **{"connect_timeout": 10, **parameters, "autocommit": True})
+        connection = Connection(
+            *arguments, **{"connect_timeout": 10, **parameters, **login(self._options), "autocommit": True}
+        )
         try:
-            connection.prepare(self._safe_url)
+            connection.prepare(self._options.safe_url)
         except BaseException:
             connection.close()
             raise

@@ -25,12 +25,12 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.dialects import postgresql as pg
-from sqlalchemy.engine import ExceptionContext, make_url
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from ..errors import ConfigurationError
 from ..topics import LONGEST_NAME, queue_topic
-from .connecting import Connector, completed
+from .connecting import Connector, completed, login
 from .dialect import Capability, Trouble, begin
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ __all__ = ["PostgreSQL"]
 
 #: How long to wait for a free connection of the pool, in seconds.
 POOL_TIMEOUT = 30.0
+#: A transaction of ours whose process was stopped in the middle ends after so many seconds, and its locks with it.
+IDLE_IN_TRANSACTION = 10
 #: The key of the advisory lock that migrations take: "sqlqueue" as a number.
 MIGRATION_LOCK = int.from_bytes(b"sqlqueue"[:7], "big")
 
@@ -55,6 +57,9 @@ TROUBLES = {
     "57P02": Trouble.UNAVAILABLE,
     "57P03": Trouble.UNAVAILABLE,
     "25006": Trouble.UNAVAILABLE,
+    "25P03": Trouble.UNAVAILABLE,
+    "25P04": Trouble.UNAVAILABLE,
+    "57P05": Trouble.UNAVAILABLE,
     "42P01": Trouble.SCHEMA,
     "42703": Trouble.SCHEMA,
     "3F000": Trouble.SCHEMA,
@@ -62,8 +67,10 @@ TROUBLES = {
     "08": Trouble.UNAVAILABLE,
     "53": Trouble.UNAVAILABLE,
 }
+#: Said of the number of a transaction that has not begun yet.
+IN_THE_FUTURE = "22023"
 #: After these the connection is of no use: the server ends it, or it leads to a standby.
-USELESS_AFTER = frozenset({"57P01", "57P02", "57P03", "25006"})
+USELESS_AFTER = frozenset({"57P01", "57P02", "57P03", "57P05", "25006", "25P03", "25P04"})
 
 
 class PostgreSQL:
@@ -72,6 +79,9 @@ class PostgreSQL:
     name = "postgresql"
     capabilities = frozenset(Capability)
     migrates_itself = False
+
+    def __init__(self, options: DatabaseOptions) -> None:
+        self._options = options
 
     def create_engine(self, options: DatabaseOptions) -> Engine:
         try:
@@ -89,7 +99,7 @@ class PostgreSQL:
             raise ConfigurationError(
                 f"the PostgreSQL driver cannot be loaded ({error}): pip install 'kombu-sqlqueue[postgresql]'"
             ) from error
-        event.listen(engine, "do_connect", Connector(make_url(options.url)).connect)
+        event.listen(engine, "do_connect", Connector(options).connect)
         event.listen(engine, "begin", _begin)
         event.listen(engine, "handle_error", _drop_useless)
         return engine
@@ -153,10 +163,10 @@ class PostgreSQL:
     def next_position(self, tables: Tables) -> ColumnElement[int]:
         return tables.positions.next_value()
 
-    def announcement(self, tables: Tables, now: ColumnElement[int], *, always: bool) -> Select[int, int]:
+    def announcement(self, tables: Tables, now: ColumnElement[int], *, always: bool) -> Select[int, str]:
         announced = self.rows("announced", topic=Text, waited_as=Text)
         notified = func.count(func.pg_notify(_channel(tables), announced.c.topic))
-        announcing = select(notified, func.txid_current().label("transaction_id"))
+        announcing = select(notified, _transaction_id().label("transaction_id"))
         if always:
             return announcing.select_from(announced)
         # A notification takes a lock that all committers share: only where someone waits.
@@ -191,29 +201,46 @@ class PostgreSQL:
     def waker(self, engine: Engine, tables: Tables) -> Listener:
         from .listen import Listener
 
-        _, parameters = engine.dialect.create_connect_args(engine.url)
-        channel = select(_channel(tables)).compile(engine, compile_kwargs={"literal_binds": True})
-        return Listener({**parameters, "application_name": "sqlqueue listen"}, str(channel))
+        host, port = self._options.listen_at or (None, None)
+        # Where to ask directly, what the URL leads to being a pooler.
+        url = engine.url if host is None else engine.url.set(host=host, port=port).difference_update_query(["host", "port"])
+        _, parameters = engine.dialect.create_connect_args(url)
+        question = select(_channel(tables), func.pg_backend_pid())
+        text = str(question.compile(engine, compile_kwargs={"literal_binds": True}))
+
+        def arguments() -> dict[str, Any]:
+            return {**parameters, "application_name": "sqlqueue listen", **login(self._options)}
+
+        return Listener(arguments, text)
 
     def horizon(self) -> Select[int, int]:
         now = func.txid_current_snapshot()
         return select(func.txid_snapshot_xmin(now), func.txid_snapshot_xmax(now))
 
     def transaction_id(self, tx: Connection) -> str | None:
-        return str(tx.scalar(select(func.txid_current())))
+        return str(tx.scalar(select(_transaction_id())))
 
     def committed(self, tx: Connection, transaction_id: str) -> bool | None:
-        status = tx.scalar(select(func.txid_status(literal(int(transaction_id), BigInteger))))
-        return {"committed": True, "aborted": False}.get(str(status))
+        number, _, started_at = transaction_id.partition(" ")
+        asked = select(func.txid_status(literal(int(number), BigInteger)), _server_start())
+        try:
+            status, now_started_at = tx.execute(asked).one()
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) == IN_THE_FUTURE:
+                # The server crashed before it had written down that there was such a transaction.
+                return False
+            raise
+        if status == "committed" and now_started_at != started_at:
+            # After a crash such a number is given again: this may be what became of somebody else's.
+            return None
+        return {"committed": True, "aborted": False}.get(status)
 
     def identity(self, tx: Connection, tables: Tables) -> Hashable | None:
-        found = tx.execute(
-            select(_table_number(tables, required=False), func.current_database(), _started_at()),
-        ).one()
+        found = tx.execute(select(_table_number(tables, required=False), func.current_database(), _server_start())).one()
         return None if found[0] is None else tuple(found)
 
     def started_at(self) -> ColumnElement[int] | None:
-        return _started_at()
+        return select(_microseconds(func.pg_postmaster_start_time())).scalar_subquery()
 
     def migration_lock(self, tx: Connection, *, wait: timedelta) -> None:
         milliseconds = str(wait // timedelta(milliseconds=1))
@@ -233,8 +260,13 @@ def _table_number(tables: Tables, *, required: bool) -> ColumnElement[int]:
     return sa.cast(sa.cast(name, pg.REGCLASS) if required else func.to_regclass(name), pg.OID)
 
 
-def _started_at() -> ColumnElement[int]:
-    return select(_microseconds(func.pg_postmaster_start_time())).scalar_subquery()
+def _transaction_id() -> ColumnElement[str]:
+    """The number of the transaction, and the run of the server that gave it."""
+    return func.concat(func.txid_current(), " ", _server_start())
+
+
+def _server_start() -> ColumnElement[str]:
+    return sa.cast(_microseconds(func.pg_postmaster_start_time()), Text)
 
 
 def _microseconds(instant: ColumnElement[Any]) -> ColumnElement[int]:
@@ -242,7 +274,9 @@ def _microseconds(instant: ColumnElement[Any]) -> ColumnElement[int]:
 
 
 def _begin(connection: Connection) -> None:
-    begin(connection, lambda: _driver(connection).execute("BEGIN ISOLATION LEVEL READ COMMITTED", prepare=False))
+    # In one round trip, and for this transaction only: a pooler may give the next one to somebody else.
+    words = f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '{IDLE_IN_TRANSACTION}s'"
+    begin(connection, lambda: _driver(connection).execute(words, prepare=False))
 
 
 def _driver(connection: Connection) -> Any:

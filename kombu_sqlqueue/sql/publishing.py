@@ -97,11 +97,13 @@ class Publishing:
         """Their rows are committed; nobody ever deletes them."""
         self._known.update(lanes)
 
-    def replace(self, tx: Connection, lease: Lease) -> bool:
-        """Delete the message of this lease; False if it has gone on to a later delivery."""
+    def replace(self, tx: Connection, lease: Lease, *, if_gone: bool) -> bool:
+        """Delete the message of this lease; False if it has gone on to a later delivery, or is gone, unless that is no matter."""
         m = self._database.tables.message
         mine = delete(m).where(m.c.id == lease.message_id, m.c.deliveries == lease.delivery)
-        return tx.execute(mine).rowcount == 1 or tx.scalar(select(m.c.id).where(m.c.id == lease.message_id)) is None
+        if tx.execute(mine).rowcount == 1:
+            return True
+        return if_gone and tx.scalar(select(m.c.id).where(m.c.id == lease.message_id)) is None
 
     def store(self, tx: Connection, messages: Sequence[NewMessage], commit: Commit) -> None:
         """Insert the messages in this order, and wake who waits for their queues after the commit of `tx`."""

@@ -27,6 +27,11 @@ class Work:
         """Whether transactions are our own to commit."""
         return self._connection is None
 
+    @property
+    def losses(self) -> int:
+        """As `Database.losses`."""
+        return self._database.losses
+
     def run(self, work: Callable[[Connection], T], *, repeatable: bool = True, joins: bool = False) -> T:
         """As `Database.run`."""
         if self._connection is None:

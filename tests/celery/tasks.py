@@ -106,6 +106,14 @@ def flaky(self: Task, text, failures):
     return self.request.retries
 
 
+@app.task(bind=True, acks_late=True, max_retries=1)
+def sleep_and_retry(self: Task, text, seconds):
+    mark(f"try {self.request.retries} of {text}")
+    if not self.request.retries:
+        time.sleep(seconds)
+        raise self.retry(countdown=0)
+
+
 @app.task(acks_late=True, reject_on_worker_lost=True)
 def poison():
     mark("poison")

@@ -143,6 +143,21 @@ def test_a_stalled_worker_cannot_harm_the_new_holder(site: Site):
     assert site.marks("begin job") == ["begin job"] * 2
 
 
+def test_a_stalled_worker_does_not_retry_what_another_has_retried(site: Site):
+    """SIGSTOP for longer than a lease, another worker takes over and sends the retry: the stalled task sends no second one."""
+    first = site.worker()
+    site.send("sleep_and_retry", "job", 1)
+    eventually(lambda: site.marks("try 0 of job"))
+    first.signal_group(signal.SIGSTOP)
+    site.worker()
+    eventually(lambda: site.marks("try 1 of job") and site.waiting() == 0)
+    first.signal_group(signal.SIGCONT)
+
+    eventually(lambda: "a retry was not sent" in first.text)
+    assert site.waiting() == 0
+    assert site.marks("try 1 of job") == ["try 1 of job"]
+
+
 def test_a_restarted_worker_of_the_same_name_does_not_keep_the_dead_ones_lease(site: Site):
     """A lease belongs to a process, not to a node name."""
     first = site.worker(name="same")

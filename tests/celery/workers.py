@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 from celery import Celery, Signature
 from celery.result import AsyncResult
 
@@ -52,6 +53,12 @@ class Worker:
         eventually(lambda: " ready." in self.text or self.process.poll() is not None, 60)
         assert self.process.poll() is None, self.text
         return self
+
+    def processor_time(self) -> float:
+        """Seconds of a processor that it and its children have used."""
+        parent = psutil.Process(self.process.pid)
+        times = [process.cpu_times() for process in (parent, *parent.children(recursive=True))]
+        return sum(each.user + each.system for each in times)
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
@@ -119,6 +126,20 @@ class Site:
         worker = Worker(process, log)
         self.workers.append(worker)
         return worker.wait_ready() if wait else worker
+
+    def beat(self, *, name: str = "beat") -> Worker:
+        """A `celery beat` process with the schedule of the settings; its log may be read as a worker's."""
+        log = self.directory / f"{name}.log"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "celery", "-A", "tests.celery.tasks", "beat", "-l", "INFO", "-s", f"{name}.schedule"],
+            stdout=log.open("ab"),
+            stderr=subprocess.STDOUT,
+            env=self.environment,
+            cwd=self.directory,
+            start_new_session=True,
+        )
+        self.workers.append(Worker(process, log))
+        return self.workers[-1]
 
     def marks(self, text: str | None = None) -> list[str]:
         """What tasks recorded, in order."""

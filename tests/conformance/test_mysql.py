@@ -319,6 +319,6 @@ def test_a_missing_right_is_named_with_the_page_that_lists_it(as_user: Callable[
 def test_a_wrong_password_is_named_and_not_shown(database: Database):
     url = make_url(database.options.url).set(username="nobody", password="secret")
     stranger = Database(DatabaseOptions(url.render_as_string(hide_password=False)))
-    with pytest.raises(ConfigurationError, match="Access denied for user") as caught:
+    with pytest.raises(StoreUnavailableError, match="Access denied for user") as caught:
         stranger.ping()
     assert "secret" not in str(caught.value)

@@ -184,12 +184,33 @@ def test_a_retry_replaces_a_message_that_was_taken_back_but_not_claimed_again(st
     assert names(claim(store, lessee)) == ["a again"]
 
 
-def test_a_message_that_is_gone_is_nothing_to_replace(store: SQLMessageStore, lessee: int):
+def test_a_retry_of_a_lost_delivery_is_not_stored_after_the_newest_one_has_ended(
+    store: SQLMessageStore, lessee: int, other: int
+):
+    send(store, "a")
+    lost = claim_one(store, lessee)
+    store.release([lost.lease])
+    store.ack([claim_one(store, other).lease])
+
+    assert not store.publish([message("a again")], replaces=lost.lease)
+    assert store.counts() == []
+
+
+def test_a_retry_is_stored_once(store: SQLMessageStore, lessee: int):
+    send(store, "a")
+    first = claim_one(store, lessee)
+    assert store.publish([message("a again")], replaces=first.lease)
+
+    assert not store.publish([message("a again")], replaces=first.lease)
+    assert names(claim(store, lessee)) == ["a again"]
+
+
+def test_a_message_that_may_be_gone_is_nothing_to_replace(store: SQLMessageStore, lessee: int):
     send(store, "a")
     gone = claim_one(store, lessee)
     store.ack([gone.lease])
 
-    assert store.publish([message("b")], replaces=gone.lease)
+    assert store.publish([message("b")], replaces=gone.lease, if_gone=True)
     assert names(claim(store, lessee)) == ["b"]
 
 

@@ -88,3 +88,16 @@ def circle() -> list[object]:
     round_and_round: list[object] = []
     round_and_round.append(round_and_round)
     return round_and_round
+
+
+@pytest.mark.parametrize(("away", "changes"), [(3600, True), (-3600, False)])
+def test_a_task_that_is_delivered_is_due_whatever_the_workers_clock_says(away: int, changes: bool):
+    """Celery would hold it until its ETA by that clock, if it is slow. One that is not keeps the ETA as it was sent."""
+    now = datetime.datetime.now(datetime.UTC)
+    eta = (now + datetime.timedelta(seconds=away)).isoformat()
+    envelope = pack({**TASK, "headers": {**TASK["headers"], "eta": eta}}, "", "celery", lower_first=False)
+    message = unpack(Delivery(Lease(7, 1), "celery", 0, envelope.body, envelope.text, 0), origin="here")
+    told = datetime.datetime.fromisoformat(message["headers"]["eta"])
+
+    assert (told != datetime.datetime.fromisoformat(eta)) == changes
+    assert told <= datetime.datetime.now(datetime.UTC)

@@ -59,6 +59,17 @@ def test_every_ten_seconds_a_claim_begins_at_the_head():
     assert begin(floors, LOOK_FROM_HEAD) == 1000 - MARGIN
 
 
+def test_after_an_outage_one_claim_begins_at_the_head():
+    """A server that crashed may give positions again that it had given before."""
+    floors = Floors()
+    claimed(floors, 1000)
+    floors.mistrust()
+
+    assert begin(floors) == HEAD
+    claimed(floors, 1000)
+    assert begin(floors) == 1000 - MARGIN
+
+
 def test_a_look_from_the_head_that_fails_is_made_up_for():
     floors = Floors()
     claimed(floors, 1000)

@@ -67,7 +67,7 @@ def test_tidb_is_refused_though_it_says_8_0():
         (1146, Trouble.SCHEMA),
         (1142, Trouble.DENIED),
         (1044, Trouble.DENIED),
-        (1045, Trouble.DENIED),
+        (1045, Trouble.UNAVAILABLE),
         (1153, Trouble.TOO_BIG),
         (1406, Trouble.TOO_BIG),
         (1064, Trouble.OTHER),

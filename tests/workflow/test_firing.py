@@ -16,10 +16,10 @@ from celery_workflow import Definition, DuplicateScheduleError, ScheduleError, S
 from celery_workflow.firing import Firing
 from celery_workflow.home import Home
 from celery_workflow.signals import schedule_fired, schedule_misfired, schedule_skipped
-from celery_workflow.sql import stalling
 from celery_workflow.state import Cause, Outcome
 from celery_workflow.zones import moment_of
 from kombu_sqlqueue.clock import FakeClock
+from kombu_sqlqueue.sql import postgresql
 
 from ..celery.workers import eventually
 from .conftest import NOON, Beat
@@ -475,7 +475,7 @@ def test_a_beat_that_stalls_within_its_transaction_holds_nobody_up_for_long(
     """Stopped, swapped out, or cut off: the server ends its transaction, and another beat fires."""
     if app.conf.broker_url.split(":")[0] != "sqlqueue+postgresql+psycopg":
         pytest.skip("this database ends no transaction by itself")
-    monkeypatch.setattr(stalling, "STALL", timedelta(seconds=1))
+    monkeypatch.setattr(postgresql, "IDLE_IN_TRANSACTION", 1)
     stalled, go_on = threading.Event(), threading.Event()
 
     class Stalling(app.Task):  # type: ignore[misc,name-defined]
