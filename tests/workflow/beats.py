@@ -94,6 +94,12 @@ class Beats:
         """The ticks that fired, in order."""
         return sorted(tick.tick_at for tick in self.schedules.history(name, 100_000) if tick.outcome == "fired")
 
+    def unfired(self) -> list[tuple[str, str | None, int, str | None]]:
+        """Ticks that did not fire: what became of them, why, when, and on which node."""
+        t = self.home.tables.tick.c
+        query = select(t.outcome, t.reason, t.tick_at, t.node).where(t.outcome != "fired").order_by(t.tick_at).limit(20)
+        return [tuple(row) for row in self.home.database.statement(lambda tx: tx.execute(query).all())]
+
     def task_ids(self) -> list[str]:
         """Of all messages."""
         m = self.home.database.tables.message

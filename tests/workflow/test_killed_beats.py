@@ -41,6 +41,7 @@ def each_tick_fired_once(beats: Beats, names: list[str]) -> int:
     sent = beats.task_ids()
     assert len(sent) == len(set(sent))
     total = 0
+    assert beats.unfired() == []
     for name in names:
         fired = beats.fired(name)
         assert fired == list(range(fired[0], fired[-1] + 1, PERIOD)), name
