@@ -67,6 +67,9 @@ def completed(text: str) -> URL:
     if isinstance(query.get("host"), tuple):
         # One of several servers takes writes; the others are its standbys.
         defaults["target_session_attrs"] = "read-write"
+    if isinstance(password := query.pop("password", None), str):
+        # SQLAlchemy hides it where it belongs only.
+        url = url.set(password=password)
     return url.set(query={**defaults, **query})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
@@ -11,7 +12,8 @@ from celery import Celery
 from sqlalchemy import func, select
 from sqlalchemy.engine import make_url
 
-from kombu_sqlqueue.errors import OutcomeUnknownError
+from kombu_sqlqueue.errors import OutcomeUnknownError, StoreUnavailableError
+from kombu_sqlqueue.messages import NewMessage
 from kombu_sqlqueue.process import process_for
 from kombu_sqlqueue.sql.database import Database
 from kombu_sqlqueue.sql.dialect import Capability
@@ -84,6 +86,34 @@ def cut(database: Database, proxy: Proxy, line: Line, kind: str, point: int, *, 
     copies = stored(database, tasks)
     assert copies == [1] * len(tasks) or (unknown and not answered and copies == [0] * len(tasks)), (point, copies)
     return unknown
+
+
+def test_a_publish_on_a_line_that_stalls_goes_on_when_the_line_does(database: Database, proxy: Proxy, line: Line):
+    """As if the server had been stopped for a moment: late, and stored once."""
+    line.one(["before"])
+    proxy.stall()
+    sending = threading.Thread(target=line.one, args=(["stalled"],))
+    sending.start()
+    sending.join(1)
+    assert sending.is_alive()
+    proxy.flow()
+    sending.join(20)
+
+    assert stored(database, ["stalled"]) == [1]
+
+
+def test_on_mariadb_an_option_says_how_long_a_server_may_be_silent(database: Database, proxy: Proxy):
+    """`read_timeout` in the URL, in seconds: a publish raises then."""
+    if database.dialect.name != "mysql":
+        pytest.skip("the driver of PostgreSQL has none")
+    distant = Database(by_way_of(proxy, database.options, read_timeout="1", connect_timeout="1"))
+    store = SQLMessageStore(distant)
+    store.publish([NewMessage(queue="q", body=b"", envelope="{}")])
+    proxy.stall()
+    with pytest.raises(StoreUnavailableError):
+        store.publish([NewMessage(queue="q", body=b"", envelope="{}")])
+    proxy.flow()
+    distant.dispose()
 
 
 def ids(name: str, many: int) -> list[str]:

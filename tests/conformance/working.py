@@ -6,10 +6,13 @@ from datetime import timedelta
 
 from kombu_sqlqueue.messages import NewMessage, Reason
 from kombu_sqlqueue.results import NewResult
+from kombu_sqlqueue.revoking import Revocation
 from kombu_sqlqueue.routing import Binding, Exchange, Kind, Queue
+from kombu_sqlqueue.sql.chords import SQLChordStore
 from kombu_sqlqueue.sql.database import Database
 from kombu_sqlqueue.sql.messages import SQLMessageStore
 from kombu_sqlqueue.sql.results import SQLResultStore
+from kombu_sqlqueue.sql.revocations import SQLRevocationStore
 from kombu_sqlqueue.sql.routing import SQLRoutingStore
 from kombu_sqlqueue.sql.waiters import SQLWaiters
 
@@ -43,6 +46,14 @@ def do_all_work(database: Database) -> None:
     results.fetch(["id"])
     results.save_group("group", b"{}", expires_in=None)
     results.prune(limit=10)
+    chords, revocations = SQLChordStore(database), SQLRevocationStore(database)
+    chords.open("chord", header=None, expires_in=None)
+    chords.set_size("chord", 1, expires_in=None)
+    chords.add("chord")
+    chords.finish("chord")
+    revocations.revoke([Revocation("id")])
+    revocations.revoked()
+    revocations.prune(limit=10)
     SQLWaiters(database).arm("me", ["queue:q"], armed_for=MINUTE)
     SQLWaiters(database).prune()
     messages.purge("q")

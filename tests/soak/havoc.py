@@ -127,12 +127,18 @@ class Havoc:
 
     def _run(self) -> None:
         try:
-            while not self._over.wait(self._random.uniform(*self._scenario.between)):
-                self._do_something()
+            next_at = self._next_at()
+            while not self._over.wait(0.1):
                 self._wake(time.monotonic())
-                self._restart()
+                if time.monotonic() >= next_at and len(self.faults) < self._scenario.most_faults:
+                    self._do_something()
+                    self._restart()
+                    next_at = self._next_at()
         except Exception as error:  # noqa: BLE001 - for the thread that waits
             self.error = error
+
+    def _next_at(self) -> float:
+        return time.monotonic() + self._random.uniform(*self._scenario.between)
 
     def _do_something(self) -> None:
         """The next kind of fault; one for which there is nobody just now comes again in the next round."""

@@ -62,12 +62,15 @@ def soak(site: Site, scenario: Scenario, *, restart: Callable[[bool], object] | 
     try:
         with havoc:
             eventually(lambda: havoc.error or not crew.producing, scenario.patience)
+        # One that was killed a moment before has been started again.
+        eventually(lambda: not crew.producing, scenario.patience)
         eventually(lambda: site.waiting() == 0, scenario.patience)
         crew.stop()
     finally:
         crew.close()
     one_writer = Capability.CONCURRENT_WRITERS not in process_for(site.database).database.dialect.capabilities
-    told = account(entries(journal), havoc.faults, stalls_all=scenario.stopped_for if one_writer else 0)
+    (site.directory / "faults").write_text("\n".join(map(str, havoc.faults)))
+    told = account(entries(journal), havoc.faults, stalls_all=scenario.stopped_for + 1 if one_writer else 0)
     return Report(told, Counter(fault.kind for fault in havoc.faults), time.monotonic() - began)
 
 

@@ -24,6 +24,8 @@ class Scenario:
     pace: float
     #: Between two faults.
     between: tuple[float, float]
+    #: After so many faults there are no more: on a busy machine, starting processes again would be all that is done.
+    most_faults: int = 1_000_000
     #: A stopped worker goes on after so long.
     stopped_for: float = LEASE + 2
     faults: tuple[str, ...] = FAULTS
@@ -40,6 +42,7 @@ SMALL = Scenario(
     producers=2,
     pace=0.04,
     between=(1.0, 2.0),
+    most_faults=9,
     stopped_for=LEASE + 1,
 )
 LARGE = Scenario(
