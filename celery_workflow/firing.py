@@ -33,8 +33,10 @@ __all__ = ["Firing"]
 
 logger = logging.getLogger(__name__)
 
-#: How many schedules one transaction handles.
+#: How many schedules one transaction handles, and after how many ticks it leaves the others to the next one: a node
+#: that is killed before its commit has done nothing.
 BATCH = 100
+TICKS = 500
 #: How long after an error a schedule is looked at again.
 RETRY_IN = timedelta(seconds=30)
 #: How many ticks may be backfilled at once.
@@ -63,6 +65,7 @@ class Firing:
         self._seen: list[Schedule] = []
         self._undecided: list[Schedule] = []
         self._broken: list[tuple[Schedule, ScheduleError]] = []
+        self._has_more = False
 
     def run_once(self) -> int:
         """Fire all that is due; the answer is how many schedules were handled.
@@ -74,7 +77,7 @@ class Firing:
         while True:
             done = self._round()
             handled += done
-            if done < BATCH:
+            if done < BATCH and not self._has_more:
                 return handled
 
     def trigger(self, name: str) -> Tick:
@@ -172,14 +175,20 @@ class Firing:
 
     def _decide(self, tx: Any, now: int, rows: Sequence[Schedule]) -> Sequence[Advance]:
         self._seen, self._undecided, self._broken = list(rows), [], []
+        self._has_more = False
         planned: list[tuple[Schedule, Plan]] = []
         advances: list[Advance] = []
+        fires = 0
         for schedule in rows:
+            if fires >= TICKS:
+                self._has_more = True
+                break
             try:
                 if schedule.due_at == RECKON or (schedule.next_at is None and schedule.queued_at is None):
                     advances.append(Advance(reckoned(schedule, now)))
                 elif (made := self._plan(tx, now, schedule)) is not None:
                     planned.append((schedule, made))
+                    fires += len(made.fire)
                 else:
                     self._undecided.append(schedule)
             except ScheduleError as error:

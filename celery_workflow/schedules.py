@@ -183,7 +183,8 @@ def due_ticks(definition: Definition, timetable: Timetable, first: int, now: int
     if not ticks:
         return DueTicks((), (), first)
     fire = [tick for tick in ticks[-wanted:] if _refusal(definition, timetable, tick, now) is None]
-    reasons = [(tick, _refusal(definition, timetable, tick, now) or "newer") for tick in ticks if tick not in set(fire)]
+    fires = set(fire)
+    reasons = [(tick, _refusal(definition, timetable, tick, now) or "newer") for tick in ticks if tick not in fires]
     if reasons and ticks[0] != first:
         reasons[0] = (reasons[0][0], f"{reasons[0][1]}, and all since {moment_of(first).isoformat()}")
     return DueTicks(fire, reasons, timetable.after(ticks[-1]))

@@ -501,3 +501,23 @@ def test_a_beat_that_stalls_within_its_transaction_holds_nobody_up_for_long(
     assert len(beat.messages()) == 1
     assert ticks(schedules, "each") == [(60, "fired", None)]
     assert schedules.get("each").error is None
+
+
+def test_a_long_outage_is_caught_up_in_transactions_that_a_node_can_finish(schedules: Schedules, beat: Beat):
+    one = Definition(name="one", task="tasks.do", kind="interval", spec="1", misfire="fire_all")
+    schedules.create_many([replace(one, name=f"number {number}") for number in range(5)])
+    handled: list[int] = []
+    store = beat.firing._store
+    fire_due = store.fire_due
+
+    def counted(*args: Any, **options: Any) -> Any:
+        advances = fire_due(*args, **options)
+        handled.append(sum(len(advance.ticks) for advance in advances))
+        return advances
+
+    store.fire_due = counted  # type: ignore[method-assign]
+    beat.after(400)
+
+    assert sum(handled) == 2000
+    assert max(handled) == 800
+    assert len(beat.messages()) == 2000

@@ -19,7 +19,9 @@ PERIOD = 200_000  # microseconds
 def many(count: int, **rules: Any) -> list[Definition]:
     """Schedules five times a second whose every tick must fire."""
     return [
-        Definition(name=f"n{number}", task="mark", kind="interval", spec="0.2", misfire="fire_all", **rules)
+        Definition(
+            name=f"n{number}", task="mark", kind="interval", spec="0.2", misfire="fire_all", misfire_limit=1_000_000, **rules
+        )
         for number in range(count)
     ]
 
