@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -19,7 +21,7 @@ from .sql.admin import SQLAdmin
 from .sql.database import Database
 from .sql.messages import SQLMessageStore
 
-__all__ = ["check", "dead", "errors", "migrate", "redrive", "stats"]
+__all__ = ["check", "dead", "errors", "migrate", "redrive", "relay", "stats"]
 
 #: How many dead messages one transaction makes ready again.
 REDRIVE_BATCH = 500
@@ -89,21 +91,64 @@ def redrive(app: Any, *, ids: Sequence[int], queue: str | None) -> None:
     click.echo(f"{redriven} messages are ready again")
 
 
+def relay(app: Any, *, once: bool, batch: int | None, loglevel: str) -> bool:
+    """Pass on what is in the app's outbox; False if it could not be done `once`."""
+    from .outbox import outbox_options
+    from .relay import BATCH, Relay
+
+    options = outbox_options(app)
+    if options is None:
+        raise ConfigurationError("the app has no outbox: set sqlqueue_outbox to the URL of its database")
+    if _broker_options(app) is not None:
+        raise ConfigurationError("the broker is a sqlqueue one: it needs no outbox and no relay")
+    app.log.setup(loglevel.upper(), redirect_stdouts=False)
+    relay = Relay(app, options, batch=batch or BATCH)
+    with _stopped_by_signals(relay.stop):
+        return relay.run(once=once)
+
+
+@contextmanager
+def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` at the first SIGTERM or SIGINT; the second one acts as ever."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def hear(number: int, frame: Any) -> None:
+        _restore(before)
+        # The thread that was interrupted may hold the locks that are needed.
+        threading.Thread(target=stop, daemon=True).start()
+
+    for number in before:
+        signal.signal(number, hear)
+    try:
+        yield
+    finally:
+        _restore(before)
+
+
+def _restore(handlers: Mapping[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
 def _databases(app: Any) -> list[Database]:
-    """The databases of the app's broker and result backend, each once."""
-    found = [_broker_options(app), _backend_options(app)]
+    """The databases of the app's broker, result backend and outbox, each once."""
+    found = [_broker_options(app), _backend_options(app), _outbox_options(app)]
     databases = [Database(options) for options in dict.fromkeys(found) if options is not None]
     if not databases:
         raise ConfigurationError(
-            "neither the broker nor the result backend is a sqlqueue one: give -A YOUR_APP or --broker URL"
+            "neither the broker nor the result backend is a sqlqueue one, and there is no outbox: give -A YOUR_APP or"
+            " --broker URL"
         )
     return databases
 
 
 def _broker(app: Any) -> Database:
-    options = _broker_options(app)
+    """Where the app's messages are: with a broker of another kind, those of its outbox."""
+    options = _broker_options(app) or _outbox_options(app)
     if options is None:
-        raise ConfigurationError("the broker is not a sqlqueue one: give -A YOUR_APP or --broker URL")
+        raise ConfigurationError(
+            "the broker is not a sqlqueue one, and there is no outbox: give -A YOUR_APP or --broker URL"
+        )
     database = Database(options)
     migrations.require(database)
     return database
@@ -118,6 +163,13 @@ def _backend_options(app: Any) -> DatabaseOptions | None:
     from .backend import SQLBackend
 
     return app.backend.database_options if isinstance(app.backend, SQLBackend) else None
+
+
+def _outbox_options(app: Any) -> DatabaseOptions | None:
+    from .outbox import outbox_options
+
+    options = outbox_options(app)
+    return options.database if options is not None else None
 
 
 def _standing(database: Database, standing: migrations.Standing) -> str:

@@ -77,3 +77,19 @@ def redrive(ctx: click.Context, ids: tuple[int, ...], queue: str | None) -> None
         raise click.UsageError("give either the IDS of dead messages or a --queue")
     with cli.errors():
         cli.redrive(ctx.obj.app, ids=ids, queue=queue)
+
+
+@sqlqueue.command()
+@click.option("--once", is_flag=True, help="Pass on what is there and exit; 1 if the broker is away.")
+@click.option("--batch", type=click.IntRange(1), help="Messages sent before any is deleted.  [default: 200]")
+@click.option("-l", "--loglevel", default="INFO", show_default=True, help="Logging level.")
+@click.pass_context
+def relay(ctx: click.Context, once: bool, batch: int | None, loglevel: str) -> None:
+    """Pass on what the app put into its outbox to its broker, until stopped.
+
+    Run as many as you like: one works, the others wait to take over.
+    """
+    from . import cli
+
+    with cli.errors():
+        ctx.exit(0 if cli.relay(ctx.obj.app, once=once, batch=batch, loglevel=loglevel) else 1)

@@ -88,7 +88,7 @@ class LeaseKeeper:
         self._renew_at = 0.0
         self._expiry_at = 0.0
         self._grace_until = 0.0
-        self._suspects = False
+        self._suspected_at: float | None = None
         self._unsorted: list[tuple[float, frozenset[Lease]]] = []
         self._strays = False
         self._wake = threading.Event()
@@ -103,6 +103,11 @@ class LeaseKeeper:
         self.on_dead: Callable[[], object] = _nothing
 
     # -- what consumers call --------------------------------------------------------------
+
+    def enrol(self) -> int:
+        """The number of this process's lessee, which is renewed from now on; another one if it was taken for dead."""
+        with self._alone():
+            return self._enrolled()
 
     def claim(self, queues: Sequence[str], limit: int) -> list[Delivery]:
         """Claim for this process; what is claimed is renewed until it is settled or given back."""
@@ -314,7 +319,9 @@ class LeaseKeeper:
     def _reclaim(self) -> None:
         self._expiry_at = time.monotonic() + self._lease_for.total_seconds()
         until = self._store.next_expiry()
-        suspected, self._suspects = self._suspects, False
+        # A look that is long ago counts for nothing: we were stopped ourselves since.
+        suspected = self._suspected_at is not None and time.monotonic() - self._suspected_at < HESITATE + TRY_AGAIN
+        self._suspected_at = None
         if until is None:
             return
         self._expiry_at = time.monotonic() + until.total_seconds() + 0.05
@@ -322,7 +329,7 @@ class LeaseKeeper:
             self._expiry_at = max(self._expiry_at, self._grace_until)
             return
         if not suspected:
-            self._suspects = True
+            self._suspected_at = time.monotonic()
             self._expiry_at = time.monotonic() + HESITATE
             return
         back = self._store.reclaim(max_reclaims=self._max_reclaims, limit=RECLAIM_BATCH)
@@ -331,7 +338,7 @@ class LeaseKeeper:
         if back.dead:
             self.on_dead()
         if back.ready + back.dead >= RECLAIM_BATCH:
-            self._suspects = True
+            self._suspected_at = time.monotonic()
             self._expiry_at = time.monotonic()
 
     def _sort_out(self) -> None:

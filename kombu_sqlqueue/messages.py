@@ -85,6 +85,8 @@ class Reason(enum.StrEnum):
     """It was lost with its worker, or put back, more than `max_reclaims` times."""
     UNKNOWN_TASK = "unknown task"
     """It is parked: no worker knew its task, so it waits for one that does."""
+    REFUSED = "refused"
+    """The broker that a relay sends to does not take it."""
     WORKER_LOST = "worker lost"
     """It was acked early, so it may not run again, and its worker died."""
 

@@ -22,6 +22,7 @@ from .sql.gate import GATE
 from .sql.lending import Loan, apart
 from .sql.messages import SQLMessageStore
 from .sql.migrate import ensure
+from .sql.outbox import SQLOutbox
 from .sql.results import SQLResultStore
 from .sql.revocations import SQLRevocationStore
 from .sql.routing import SQLRoutingStore
@@ -52,6 +53,7 @@ class Process:
         self.results = SQLResultStore(self.database)
         self.chords = SQLChordStore(self.database)
         self.revocations = SQLRevocationStore(self.database)
+        self.outbox = SQLOutbox(self.database)
         self._waiters = SQLWaiters(self.database)
         self.notifier = Notifier(self._waiters, self._open_waker, waited_as=waited_as)
         self._lock = threading.Lock()

@@ -9,6 +9,7 @@ from .routing import NAME_BYTES
 
 __all__ = [
     "LONGEST_NAME",
+    "RELAY",
     "RESULTS",
     "later_topic",
     "names_in",
@@ -21,6 +22,8 @@ __all__ = [
 
 #: Who waits for any result waits for this; the announcement names the task.
 RESULTS = "results"
+#: A relay has stopped: another may go on.
+RELAY = "relay"
 _QUEUE = "queue:"
 _LATER = "later:"
 #: Bytes of the longest name of a queue that fits into a topic.

@@ -25,6 +25,9 @@ def in_transaction(connection: Any) -> Iterator[None]:
     Raises TransactionNotSupportedError if it does not, has no transaction, or is async. Inside, sending
     raises TransactionFailedError if the transaction breaks; nothing is tried again in it.
     """
+    from .outbox import install
+
+    install()
     with lent(Loan(_of_django(connection))):
         yield
 

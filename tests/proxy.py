@@ -20,12 +20,13 @@ PREPARES = re.compile(rb"P.{4}_pg3_\d+\0", re.DOTALL)
 class Proxy:
     """Listens on a port of its own and passes everything on, both ways.
 
-    The `server` is a host and a port, or the path of a socket.
+    The `server` is a host and a port, or the path of a socket. A `port` that is told is the one of another line
+    that was broken for good.
     """
 
-    def __init__(self, server: tuple[str, int] | str) -> None:
+    def __init__(self, server: tuple[str, int] | str, port: int = 0) -> None:
         self._server = server
-        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._listening = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listening.getsockname()[1]
         self.broken = 0
         self._words: bytes | None = None

@@ -18,7 +18,10 @@ from click.testing import CliRunner, Result
 from kombu_sqlqueue.commands import sqlqueue
 from kombu_sqlqueue.messages import Delivery, NewMessage, Reason
 from kombu_sqlqueue.sql.database import Database
+from kombu_sqlqueue.sql.dialect import Capability
 from kombu_sqlqueue.sql.messages import SQLMessageStore
+
+from .databases import requires
 
 MINUTE = timedelta(minutes=1)
 
@@ -200,6 +203,54 @@ def test_another_broker_is_named_as_the_trouble(command: str):
 
     assert done.exit_code == 1
     assert "-A YOUR_APP or --broker URL" in done.output
+
+
+@pytest.fixture
+def elsewhere(database: Database) -> Iterator[Run]:
+    """Runs commands for an app with a broker of another kind and an outbox on the database under test."""
+    with Celery("elsewhere", set_as_current=False, broker="memory://") as app:
+        app.conf.sqlqueue_outbox = f"sqlqueue+{database.options.url}"
+        app.conf.sqlqueue_outbox_options = {"schema": database.options.schema}
+        yield runner(app)
+
+
+def test_with_another_broker_the_outbox_is_looked_after(elsewhere: Run, store: SQLMessageStore):
+    publish(store, "sqlqueue.outbox", 2)
+    (dead,) = bury(store, "sqlqueue.outbox")
+
+    assert elsewhere("migrate").output.count("as this release needs") == 1
+    assert elsewhere("check").exit_code == 0
+    assert elsewhere("stats").output.splitlines()[1].split()[:2] == ["sqlqueue.outbox", "2"]
+    assert elsewhere("dead").output.splitlines()[1].split()[0] == str(dead)
+    assert elsewhere("redrive", str(dead)).output == "1 messages are ready again\n"
+
+
+def test_a_relay_needs_an_outbox():
+    with Celery("other", set_as_current=False, broker="memory://") as app:
+        done = runner(app)("relay", "--once")
+
+    assert done.exit_code == 1
+    assert "set sqlqueue_outbox" in done.output
+
+
+def test_a_relay_to_a_broker_of_ours_is_refused(app: Celery, database: Database):
+    """What is sent in a transaction is in the broker's tables already."""
+    app.conf.sqlqueue_outbox = f"sqlqueue+{database.options.url}"
+    done = runner(app)("relay", "--once")
+
+    assert done.exit_code == 1
+    assert "needs no outbox" in done.output
+
+
+@requires(Capability.CONCURRENT_WRITERS)
+def test_a_relay_that_finds_no_tables_names_the_command_to_run(database: Database):
+    with Celery("other", set_as_current=False, broker="memory://") as app:
+        app.conf.sqlqueue_outbox = f"sqlqueue+{database.options.url}"
+        app.conf.sqlqueue_outbox_options = {"schema": database.options.schema, "table_prefix": "nothing_"}
+        done = runner(app)("relay", "--once")
+
+    assert done.exit_code == 1
+    assert "sqlqueue migrate" in done.output
 
 
 def test_no_password_is_shown():

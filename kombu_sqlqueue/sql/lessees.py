@@ -14,7 +14,7 @@ from .dead import Dead, taken_back
 from .dialect import Capability
 from .positions import Positions
 
-__all__ = ["Lessees", "fate"]
+__all__ = ["Lessees", "fate", "lease_ends_at"]
 
 #: A lessee taken for dead is remembered this long at least: it may only be asleep, and must be told.
 REMEMBERED_FOR = timedelta(hours=1)
@@ -25,6 +25,14 @@ def fate(*, started: bool, reclaims: int, max_reclaims: int) -> Reason | None:
     if started:
         return Reason.WORKER_LOST
     return Reason.RECLAIMS if reclaims >= max_reclaims else None
+
+
+def lease_ends_at(database: Database) -> ColumnElement[int]:
+    """When a lease ends. While the database was down nobody could renew: all have a whole lease from its start."""
+    l, started_at = database.tables.lessee.c, database.started_at()
+    if started_at is None:
+        return l.expires_at
+    return func.greatest(l.expires_at, started_at + l.lease_for)
 
 
 class Lessees:
@@ -57,7 +65,7 @@ class Lessees:
     def next_expiry(self, tx: Connection) -> timedelta | None:
         l, m, now = self._lessee.c, self._message.c, self._database.now()
         left_behind = select(m.id).where(m.lessee == l.id).exists()
-        ends_at = case((l.lost_at.is_(None), self._ends_at()), else_=now)
+        ends_at = case((l.lost_at.is_(None), lease_ends_at(self._database)), else_=now)
         first = select(func.min(ends_at) - now).where(or_(l.lost_at.is_(None), left_behind))
         left = tx.scalar(first)
         return None if left is None else timedelta(microseconds=max(0, left))
@@ -74,18 +82,11 @@ class Lessees:
 
     def _take_for_dead(self, tx: Connection) -> None:
         l, now = self._lessee, self._database.now()
-        silent = select(l.c.id).where(l.c.lost_at.is_(None), self._ends_at() <= now)
+        silent = select(l.c.id).where(l.c.lost_at.is_(None), lease_ends_at(self._database) <= now)
         # One that is renewing itself just now is not silent.
         ids = tx.scalars(silent.with_for_update(skip_locked=self._skip_locked)).all()
         if ids:
             tx.execute(update(l).where(l.c.id.in_(ids)).values(lost_at=now))
-
-    def _ends_at(self) -> ColumnElement[int]:
-        """When the lease ends. While the database was down nobody could renew: all have a whole lease from its start."""
-        l, started_at = self._lessee.c, self._database.started_at()
-        if started_at is None:
-            return l.expires_at
-        return func.greatest(l.expires_at, started_at + l.lease_for)
 
     def _fates(self, tx: Connection, max_reclaims: int, limit: int) -> tuple[dict[int, Reason | None], set[int]]:
         """Messages of the dead, locked, what becomes of them, and which had no part in their holder's death."""

@@ -12,6 +12,7 @@ from kombu_sqlqueue.options import DatabaseOptions
 from kombu_sqlqueue.process import process_for
 
 from ..databases import wipe
+from .outboxes import OutboxSite, broker_url
 from .workers import Site
 
 
@@ -56,3 +57,18 @@ def site_accepting_all(make_site: Callable[..., Site]) -> Site:
     site = make_site(accept_content=["json", "pickle", "msgpack", "yaml"])
     site.worker()
     return site
+
+
+@pytest.fixture
+def make_outbox_site(database_options: DatabaseOptions, tmp_path: Path) -> Iterator[Callable[..., OutboxSite]]:
+    sites: list[OutboxSite] = []
+
+    def make(broker: str, **settings: Any) -> OutboxSite:
+        sites.append(OutboxSite(database_options, tmp_path, broker_url(broker), **settings))
+        return sites[-1]
+
+    yield make
+    for site in sites:
+        site.close()
+    wipe(process_for(database_options).database)
+    process_for(database_options).close()

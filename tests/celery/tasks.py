@@ -49,6 +49,7 @@ def record(text):
 def retry_in_transaction(self, url, table):
     """Retries in a transaction that is rolled back then."""
     if self.request.retries:
+        mark("again")
         return "again"
     import sqlalchemy
 

@@ -20,7 +20,7 @@ MODULES = sorted(
 #: Layers from left to right, each with its modules. A module that is nowhere is an adapter.
 LAYERS = {
     "domain": {"errors", "messages", "options", "other_brokers", "passwords", "results", "routing", "topics"},
-    "contract": {"clock", "notifier", "result_store", "revoking", "routing_store", "store"},
+    "contract": {"clock", "notifier", "outbox_store", "result_store", "revoking", "routing_store", "store"},
     "entry": {"__init__", "commands", "hooks", "register"},
     "process": {"process", "transactions"},
     "contrib": {"contrib"},
