@@ -58,6 +58,7 @@ class Firing:
 
     def __init__(self, app: Celery, home: Home) -> None:
         self._app = app
+        self._home = home
         self._store = home.store()
         self._sender = Sender(app, home)
         self._node = f"{socket.gethostname()}:{os.getpid()}"
@@ -200,7 +201,9 @@ class Firing:
         return advances + [self._advance(tx, now, schedule, made, sent[schedule.id]) for schedule, made in planned]
 
     def _plan(self, tx: Any, now: int, schedule: Schedule) -> Plan | None:
-        """None if `when` has not been asked yet."""
+        """None if `when` has not been asked yet. Raises ScheduleError for what this broker cannot do."""
+        if schedule.definition.overlap != "allow" and not self._home.is_broker:
+            raise ScheduleError("overlap is decided from messages, which are elsewhere: use 'allow', or a sqlqueue broker")
 
         def wanted(tick: int) -> bool:
             return schedule.definition.when is None or self._verdicts[schedule.id, tick]
@@ -245,7 +248,7 @@ class Firing:
             return {"task_id": None, "message": None}
         task_id = sent[-1].task_id
         assert task_id is not None
-        asked = schedule.definition.overlap != "allow"
+        asked = self._home.is_broker and schedule.definition.overlap != "allow"
         return {"task_id": task_id, "message": self._store.message_of(tx, task_id) if asked else None}
 
     def _tell(self, advances: Sequence[Advance]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NoReturn
 
 from celery import Celery
 
 from kombu_sqlqueue.errors import ConfigurationError
 from kombu_sqlqueue.options import DatabaseOptions, Options
+from kombu_sqlqueue.outbox import outbox_options
 from kombu_sqlqueue.process import process_for
 from kombu_sqlqueue.sql.database import Database
 from kombu_sqlqueue.sql.migrate import Line
@@ -27,7 +28,13 @@ class Home:
     """The database of an app's schedules. Raises ConfigurationError where none is named or it cannot serve."""
 
     def __init__(self, app: Celery) -> None:
-        self.options, self.is_broker = _options(app)
+        broker, outbox = _broker(app), outbox_options(app)
+        elsewhere = outbox.database if outbox is not None and broker is None else None
+        self.options = _named(app) or broker or elsewhere or _nowhere()
+        #: Whether messages of the app's broker are rows of this database.
+        self.is_broker = self.options == broker
+        #: Whether they are to be, until a relay passes them on to a broker of another kind.
+        self.has_outbox = elsewhere is not None
         self.prefix = str(app.conf.get(PREFIX) or "workflow_")
 
     @property
@@ -48,18 +55,18 @@ class Home:
         return SQLScheduleStore(self.database, self.tables)
 
 
-def _options(app: Celery) -> tuple[DatabaseOptions, bool]:
-    broker = _broker(app)
+def _named(app: Celery) -> DatabaseOptions | None:
     url = app.conf.get(URL)
-    if not url:
-        if broker is None:
-            raise ConfigurationError(f"the broker is not a sqlqueue one: name the database of the schedules, {URL} = URL")
-        return broker, True
-    given: dict[str, Any] = app.conf.get(OPTIONS) or {}
-    options = Options.parse(url, given, setting=OPTIONS).database
-    return options, options == broker
+    return Options.parse(url, app.conf.get(OPTIONS) or {}, setting=OPTIONS).database if url else None
 
 
 def _broker(app: Celery) -> DatabaseOptions | None:
     transport = app.connection_for_write().transport
     return transport.options.database if transport.driver_type == "sqlqueue" else None
+
+
+def _nowhere() -> NoReturn:
+    raise ConfigurationError(
+        f"the broker is not a sqlqueue one: set sqlqueue_outbox to the URL of a database, and {URL} too if the schedules"
+        " are to be elsewhere in it"
+    )

@@ -10,6 +10,7 @@ from celery import Celery, Signature
 
 from kombu_sqlqueue import bulk_publish, in_transaction
 from kombu_sqlqueue.errors import ConfigurationError
+from kombu_sqlqueue.process import process_for
 
 from .errors import ScheduleError
 from .home import Home
@@ -35,17 +36,23 @@ class Sender:
     """Sends tasks to the app's broker, as part of transactions of its database."""
 
     def __init__(self, app: Celery, home: Home) -> None:
-        if not home.is_broker:
+        if not home.is_broker and not home.has_outbox:
             raise ConfigurationError(
-                "schedules fire into the database that they are stored in, but the broker is another one:"
-                " leave workflow_store_url unset, or use a sqlqueue broker on that database"
+                "schedules fire into the database that they are stored in, but the broker is another one: leave"
+                " workflow_store_url unset with a sqlqueue broker, or set sqlqueue_outbox with a broker of another kind"
             )
+        self._home = home
         self._app = app
         self._producer: Any = None
 
     def prepare(self) -> None:
-        """Connect, which must not happen within a transaction. Raises kombu's OperationalError if nobody answers."""
-        if self._producer is None:
+        """Connect, which must not happen within a transaction. Raises kombu's OperationalError if nobody answers.
+
+        With an outbox nobody but the relay needs the broker.
+        """
+        if self._home.has_outbox:
+            process_for(self._home.options).prepare()
+        elif self._producer is None:
             connection = self._app.connection_for_write()
             connection.ensure_connection(max_retries=1, interval_start=0)
             self._producer = self._app.amqp.Producer(connection.default_channel, auto_declare=False)

@@ -8,13 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
-from celery_workflow.firing import Firing
-from celery_workflow.home import Home
-from kombu_sqlqueue.errors import ConfigurationError
 from kombu_sqlqueue.options import DatabaseOptions, normalise
 from kombu_sqlqueue.process import process_for
 
@@ -116,13 +112,3 @@ def test_a_beat_survives_a_restart_of_the_database(server: Any, tmp_path: Path):
     assert sorted(sent) == sorted(str(tick.task_id) for tick in beats.schedules.history("each", 10_000) if tick.task_id)
     beats.close()
     process_for(options).close()
-
-
-def test_a_broker_elsewhere_is_refused(database_options: DatabaseOptions):
-    """A tick and its message would not be one transaction."""
-    app = Celery("foreign", broker="redis://127.0.0.1:6379/9", set_as_current=False)
-    with pytest.raises(ConfigurationError, match="workflow_store_url"):
-        Home(app)
-    app.conf.workflow_store_url = f"sqlqueue+{database_options.url}"
-    with pytest.raises(ConfigurationError, match="the broker is another one"):
-        Firing(app, Home(app))

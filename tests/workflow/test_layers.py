@@ -41,6 +41,7 @@ SHARED = {
     "in_transaction",
     "errors",
     "options",
+    "outbox",
     "process",
     "sql.database",
     "sql.dialect",
