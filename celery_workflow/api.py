@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 #: How many schedules one page of a listing has.
 PAGE = 500
+LONGEST_NOTE = 255
 
 
 class Schedules:
@@ -117,7 +118,9 @@ class Schedules:
         return self._store.change(name, fields)
 
     def pause(self, name: str, note: str | None = None) -> None:
-        """No ticks until `resume`; those due meanwhile never fire."""
+        """No ticks until `resume`; those due meanwhile never fire. A note has up to 255 characters."""
+        if note is not None and len(note) > LONGEST_NOTE:
+            raise ScheduleError(f"the note has {len(note)} characters, {LONGEST_NOTE} are allowed")
         self._store.pause(name, note)
 
     def resume(self, name: str) -> Schedule:

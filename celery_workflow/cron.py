@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from functools import lru_cache
 
-from croniter import CroniterError, croniter
+from croniter import croniter
 
 from .errors import ScheduleError
 
@@ -143,7 +143,7 @@ def _expand(text: str) -> tuple[list[list[int | str]], dict[int, set[int | str]]
         raise ScheduleError(f"cron is {text!r}, but a random field would differ on each node: use jitter")
     try:
         expanded, nth = croniter.expand(text)
-    except (CroniterError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ScheduleError(f"cron is {text!r}, but must be five or six fields, or one of {MACROS}: {error}") from error
     if len(expanded) > MINUTES_HOURS_DAYS_MONTHS_WEEKDAYS + 1:
         raise ScheduleError(f"cron is {text!r}, but a seventh field, for years, is not supported: use start_at and end_at")

@@ -71,6 +71,8 @@ class Definition:
     def __post_init__(self) -> None:
         _text("name", self.name, 255)
         _text("task", self.task, 255)
+        _text("spec", self.spec, 255)
+        _text("timezone", self.timezone, 64)
         _choice("kind", self.kind, Kind)
         _choice("misfire", self.misfire, Misfire)
         _choice("overlap", self.overlap, Overlap)
@@ -80,7 +82,7 @@ class Definition:
         _least("max_runs", self.max_runs, 1)
         _least("jitter", self.jitter, timedelta(0))
         _least("misfire_grace", self.misfire_grace, timedelta(0))
-        if self.when is not None and not _DOTTED.fullmatch(self.when):
+        if self.when is not None and (len(self.when) > 255 or not _DOTTED.fullmatch(self.when)):
             raise ScheduleError(f"when is {self.when!r}, but must name a function: 'package.module.function'")
         for name in "anchor", "start_at", "end_at":
             if getattr(self, name) is not None:

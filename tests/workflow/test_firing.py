@@ -393,6 +393,8 @@ def test_names_are_unique_and_those_that_are_not_there_are_told(schedules: Sched
     schedules.create("each", "tasks.do", 60)
     with pytest.raises(DuplicateScheduleError, match="'each'"):
         schedules.create("each", "tasks.do", 60)
+    with pytest.raises(ScheduleError, match="256 characters"):
+        schedules.pause("each", "x" * 256)
     for act in schedules.get, schedules.pause, schedules.resume, schedules.delete, schedules.trigger, schedules.history:
         with pytest.raises(ScheduleNotFoundError, match="'nobody'"):
             act("nobody")

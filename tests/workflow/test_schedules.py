@@ -264,6 +264,7 @@ def test_each_due_tick_is_fired_or_missed_and_none_is_both(misfire, grace, limit
     [
         ({"name": ""}, "name is ''"),
         ({"task": "t" * 256}, "1 to 255 characters"),
+        ({"spec": " ".join(["*/1"] * 70)}, "spec is"),
         ({"kind": "daily"}, "kind is 'daily', but must be one of cron"),
         ({"kind": "interval", "spec": "0"}, "0.001 or more"),
         ({"kind": "interval", "spec": "soon"}, "interval is 'soon'"),

@@ -185,6 +185,8 @@ def test_cron_text_means_what_croniter_says_where_no_clock_is_set(minute, hour, 
     # Days that never come, and what croniter cannot answer: a day of the month together with, say, the second Friday.
     assume(not (month == "2" and day == "31" and weekday == "*"))
     assume(day == "*" or weekday not in ("5#2", "l3"))
+    # croniter 6 has no 7 for a Sunday where there are seconds.
+    assume(not (weekday == "7" and second))
     expected = croniter(text, at).get_next(datetime)
 
     assert parse_cron(text).after(at) == expected
