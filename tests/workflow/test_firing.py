@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -523,3 +525,17 @@ def test_a_long_outage_is_caught_up_in_transactions_that_a_node_can_finish(sched
     assert sum(handled) == 2000
     assert max(handled) == 800
     assert len(beat.messages()) == 2000
+
+
+def test_lateness_can_be_asked_by_the_sql_of_the_page(schedules: Schedules, beat: Beat, app: Celery):
+    """By the server's own clock, for which the schedule of this test is months late."""
+    if not app.conf.broker_url.startswith("sqlqueue+postgresql"):
+        pytest.skip("written for PostgreSQL")
+    page = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text()
+    [query] = re.findall(r"```sql\n(SELECT .*?);\n```", page, re.DOTALL)
+    schedules.create("each", "tasks.do", 60)
+    table = beat.home.tables.schedule
+    query = query.replace("workflow_schedule", f"{table.schema}.{table.name}")
+    [late] = beat.home.database.statement(lambda tx: tx.exec_driver_sql(query).one())
+
+    assert late > 0
