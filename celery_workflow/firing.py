@@ -160,7 +160,7 @@ class Firing:
     def _blame(self, schedule: Schedule, error: Exception, *, again_in: timedelta | None) -> None:
         again = "" if again_in is None else f", trying again in {again_in.total_seconds():.0f} s"
         logger.error("schedule %r cannot fire%s: %s", schedule.name, again, error, exc_info=again_in is not None)
-        self._store.blame(schedule.id, f"{type(error).__name__}: {error}", again_in=again_in)
+        self._store.blame(schedule, f"{type(error).__name__}: {error}", again_in=again_in)
 
     def _judge(self, schedule: Schedule) -> None:
         """Ask the schedule's `when`, which is somebody's code: outside of any transaction."""

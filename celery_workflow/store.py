@@ -48,9 +48,6 @@ class ScheduleStore(Protocol):
     def now(self) -> int:
         """The database's time."""
 
-    def due(self, *, limit: int) -> Sequence[Schedule]:
-        """Up to `limit` schedules that are due, the longest due first, without locking them."""
-
     def fire_due(self, decide: Decide, *, limit: int, only: int | None = None) -> Sequence[Advance]:
         """Lock up to `limit` due schedules that nobody else has locked, let `decide` say what to do, and write that.
 
@@ -60,8 +57,11 @@ class ScheduleStore(Protocol):
     def fire_one(self, decide: Decide, name: str) -> Sequence[Advance]:
         """The same for the schedule of that name, due or not. Raises ScheduleNotFoundError."""
 
-    def blame(self, schedule: int, error: str, *, again_in: timedelta | None) -> None:
-        """Note an error, and look at the schedule again later, or with None only after a change."""
+    def blame(self, schedule: Schedule, error: str, *, again_in: timedelta | None) -> None:
+        """Note an error, and look at the schedule again later, or with None only after a change.
+
+        Nothing is done if somebody else has handled it since it was read.
+        """
 
     def next_due(self) -> timedelta | None:
         """How long until a schedule is due; negative for one that is, None if none will be."""

@@ -156,10 +156,6 @@ class SQLScheduleStore:
     def now(self) -> int:
         return self._database.statement(self._now)
 
-    def due(self, *, limit: int) -> Sequence[Schedule]:
-        query = self._due.limit(limit)
-        return self._database.statement(lambda tx: [schedule_of(row) for row in tx.execute(query).mappings()])
-
     def fire_due(self, decide: Decide, *, limit: int, only: int | None = None) -> Sequence[Advance]:
         query = self._due.limit(limit).with_for_update(skip_locked=True)
         if only is not None:
@@ -175,9 +171,11 @@ class SQLScheduleStore:
 
         return self._database.run(fire)
 
-    def blame(self, schedule: int, error: str, *, again_in: timedelta | None) -> None:
+    def blame(self, schedule: Schedule, error: str, *, again_in: timedelta | None) -> None:
+        c = self._schedule.c
+        seen = c.due_at.is_(None) if schedule.due_at is None else c.due_at == schedule.due_at
         again = None if again_in is None else self._database.now() + literal(again_in // MICROSECOND)
-        blamed = update(self._schedule).where(self._schedule.c.id == schedule).values(error=error, due_at=again)
+        blamed = update(self._schedule).where(c.id == schedule.id, seen).values(error=error, due_at=again)
         self._database.run(lambda tx: tx.execute(blamed))
 
     def next_due(self) -> timedelta | None:

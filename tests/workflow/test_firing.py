@@ -127,6 +127,16 @@ def test_an_error_in_one_schedule_stops_no_other_and_loses_no_tick(schedules: Sc
     assert schedules.get("bad 0").error is None
 
 
+def test_a_node_that_failed_takes_nothing_back_of_what_another_fired(schedules: Schedules, beat: Beat):
+    schedules.create("each", "tasks.do", 60)
+    seen = schedules.get("each")
+    beat.after(60)
+    beat.home.store().blame(seen, "too late", again_in=timedelta(seconds=30))
+
+    assert schedules.get("each").error is None
+    assert schedules.get("each").due_at == NOON + 120 * SECOND
+
+
 def test_nonsense_in_a_row_stops_no_other_and_heals_with_it(schedules: Schedules, beat: Beat):
     schedules.create("good", "tasks.do", 60)
     schedules.create("bad", "tasks.do", "* * * * *")
