@@ -72,7 +72,7 @@ def test_three_beats_killed_all_the_time_fire_each_tick_once(beats: Beats):
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_beats_killed_for_minutes_fire_each_of_many_thousand_ticks_once(beats: Beats):
-    definitions = many(100)
+    definitions = many(40)
     names = [each.name for each in definitions]
     beats.schedules.create_many(definitions)
     chaos(beats, seconds=180, seed=2)
