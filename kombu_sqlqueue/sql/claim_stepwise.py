@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Integer, bindparam, func, select, update
 
+from .by_key import by_key
 from .database import Database
 from .dialect import Capability
 from .direct import Direct
@@ -66,7 +67,7 @@ class StepwiseClaim:
         self._any = Direct(database, any_ready)
         self._lanes = Direct(database, lanes)
         self._of_lane = Direct(database, of_lane)
-        self._lease = Direct(database, lease)
+        self._lease = Direct(database, by_key(lease))
 
     def take(
         self, work: Work, queues: Sequence[str], *, share: int, room: int, lessee: int, start: Mapping[Lane, int]

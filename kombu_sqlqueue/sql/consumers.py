@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, and_, delete, exists, func, or_, select, tuple_, update
 
 from ..clock import microseconds
+from .by_key import DeletesByKey
 from .database import Database
 
 __all__ = ["Consumers"]
@@ -36,6 +37,7 @@ class Consumers:
         self._consumer = database.tables.consumer
         self._lessee = database.tables.lessee
         self._message = database.tables.message
+        self._delete = DeletesByKey(database, self._message)
 
     def lock(self, tx: Connection, queue: str) -> Row[Any] | None:
         """The queue's row, held until the transaction ends; None if nobody declared it."""
@@ -79,7 +81,7 @@ class Consumers:
         m = self._message
         if if_empty and any(tx.execute(select(m.c.id).where(*which).limit(1)).first() for which in self._waiting(queue)):
             return None
-        deleted = sum(tx.execute(delete(m).where(*which)).rowcount for which in self._waiting(queue))
+        deleted = sum(self._delete.where(tx, *which) for which in self._waiting(queue))
         self._forget(tx, queue)
         return deleted
 
@@ -131,8 +133,8 @@ class Consumers:
         m, q = self._message, self._queue
         if not tx.execute(select(q.c.name).where(q.c.name == queue, self._is_doomed())).first():
             return 0
-        ids = tx.execute(select(m.c.id).where(m.c.queue == queue, m.c.position.is_not(None)).limit(BATCH)).scalars().all()
-        return tx.execute(delete(m).where(m.c.id.in_(ids), m.c.position.is_not(None))).rowcount if ids else 0
+        ready = select(m.c.id).where(m.c.queue == queue, m.c.position.is_not(None)).limit(BATCH)
+        return self._delete(tx, tx.scalars(ready.with_for_update(skip_locked=True)).all())
 
     def _end(self, tx: Connection, row: Row[Any]) -> None:
         """Delete a queue that nobody consumes from any more."""
@@ -141,7 +143,7 @@ class Consumers:
         leased = m.c.lessee.is_not(None), m.c.started_at.is_(None), m.c.queue == row.name
         # No index leads to the delayed ones of one queue, and those with a TTL soon go by themselves.
         for which in (ready, leased) if row.message_ttl is not None else (ready, leased, delayed):
-            tx.execute(delete(m).where(*which))
+            self._delete.where(tx, *which)
         tx.execute(delete(self._consumer).where(self._consumer.c.queue == row.name))
         self._forget(tx, row.name)
 

@@ -24,6 +24,7 @@ from sqlalchemy import (
 from ..clock import microseconds
 from ..messages import DeadMessage, Lease, Outcome, Reason
 from ..topics import queue_topic
+from .by_key import DeletesByKey
 from .database import Database
 from .dialect import Capability
 from .positions import Positions
@@ -44,6 +45,7 @@ class Dead:
         self._positions = positions
         self._message = database.tables.message
         self._dead = database.tables.dead
+        self._forget = DeletesByKey(database, self._message)
         self._skip_locked = Capability.SKIP_LOCKED in database.dialect.capabilities
 
     def bury(self, tx: Connection, lease: Lease, reason: Reason) -> bool:
@@ -74,9 +76,9 @@ class Dead:
         A death that nobody reports was no loss: nobody lost the message, and it costs no reclaim.
         """
         for reason in set(reasons.values()):
-            ids = self._packed(id for id, its in reasons.items() if its is reason)
-            tx.execute(insert(self._dead).from_select(*self._as_dead(reason, report)), ids)
-            tx.execute(delete(self._message).where(self._given(self._message.c.id)), ids)
+            ids = [id for id, its in reasons.items() if its is reason]
+            tx.execute(insert(self._dead).from_select(*self._as_dead(reason, report)), self._packed(ids))
+            self._forget(tx, ids)
 
     def has_reports(self, tx: Connection) -> bool:
         """Whether the failure of a message is to be recorded now."""

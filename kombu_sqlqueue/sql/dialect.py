@@ -33,6 +33,8 @@ class Capability(enum.Enum):
     LATERAL = enum.auto()
     ARRAYS = enum.auto()
     """A list is one parameter, whatever it is a list of."""
+    GOES_BY_KEY = enum.auto()
+    """A statement that changes rows by a list of ids touches no others, however small the table."""
     COMMIT_STATUS = enum.auto()
     """The database tells afterwards whether a transaction was committed."""
     TRANSACTIONAL_DDL = enum.auto()

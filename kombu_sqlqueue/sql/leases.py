@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Update, delete, func, sel
 
 from ..messages import Lease
 from ..topics import queue_topic
+from .by_key import DeletesByKey, by_key, locks_by_key
 from .database import Database
 from .dialect import Capability
 from .direct import Direct
@@ -37,7 +38,7 @@ class Leases:
         m = self._message
         # The first mark stays, if one is written again.
         first = func.coalesce(column, self._database.now())
-        return update(m).where(self.newest, m.c.lessee.is_not(None)).values({column: first})
+        return by_key(update(m).where(self.newest, m.c.lessee.is_not(None)).values({column: first}))
 
     @property
     def newest(self) -> ColumnElement[bool]:
@@ -59,7 +60,7 @@ class Leases:
 
     def release(self, tx: Connection, leases: Collection[Lease]) -> set[Lease]:
         m = self._message
-        held = select(m.c.id).where(self.newest, m.c.lessee.is_not(None), m.c.started_at.is_(None))
+        held = locks_by_key(select(m.c.id).where(self.newest, m.c.lessee.is_not(None), m.c.started_at.is_(None)), m)
         rows = self._positions.place(
             tx,
             held,
@@ -82,16 +83,19 @@ class Leases:
 
     def _telling(self, write: Any) -> Telling:
         """What executes `write` and tells of which messages it was."""
-        m, database = self._message.c, self._database
+        m, database = self._message, self._database
         if Capability.UPDATE_RETURNING in database.dialect.capabilities:
-            return Direct(database, write.returning(m.id, m.deliveries))
+            return Direct(database, write.returning(m.c.id, m.c.deliveries))
         # Those that are locked by the first are the ones that the second finds.
-        look = Direct(database, select(m.id, m.deliveries).where(write.whereclause).with_for_update())
-        change = Direct(database, write)
+        locked = select(m.c.id, m.c.deliveries).where(write.whereclause).with_for_update()
+        look = Direct(database, locks_by_key(locked, m))
+        forget, change = DeletesByKey(database, m), Direct(database, write)
 
         def tell(tx: Connection, parameters: Mapping[str, Any]) -> list[Any]:
             rows = look(tx, parameters)
-            if rows:
+            if rows and write.is_delete:
+                forget(tx, [row.id for row in rows])
+            elif rows:
                 change.count(tx, parameters)
             return rows
 

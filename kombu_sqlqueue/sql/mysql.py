@@ -138,14 +138,16 @@ class MySQL:
         # The driver writes a list as (1, 2) and a list of tuples as ((1, 2), (3, 4)), but cannot write an empty one.
         if columns == 1:
             return {name: [row[0] for row in rows] or [None]}
-        return {name: [tuple(row) for row in rows] or [(None,) * columns]}
+        packed = [tuple(row) for row in rows] or [(None,) * columns]
+        return {name: packed, f"{name}_first": [row[0] for row in packed]}
 
     def given(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
         # Values and no subquery: only those are looked up in an index when rows are changed.
         return _is_in(column, name)
 
     def given_both(self, first: ColumnElement[Any], second: ColumnElement[Any], name: str) -> ColumnElement[bool]:
-        return _is_in(sa.tuple_(first, second), name)
+        # MariaDB looks up no pair in an index if there is only one.
+        return sa.and_(_is_in(first, f"{name}_first"), _is_in(sa.tuple_(first, second), name))
 
     def found(self, column: ColumnElement[Any], values: Select[Any]) -> ColumnElement[bool]:
         return column.in_(values)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import timedelta
-from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -14,7 +13,6 @@ from sqlalchemy import (
     Integer,
     and_,
     bindparam,
-    delete,
     literal_column,
     null,
     select,
@@ -26,9 +24,9 @@ from ..clock import microseconds
 from ..messages import Reason
 from ..outbox_store import OUTBOX, Outgoing
 from ..topics import RELAY
+from .by_key import DeletesByKey
 from .database import Database
 from .dead import Dead
-from .dialect import Capability
 from .direct import Direct
 from .lessees import lease_ends_at
 from .positions import Positions
@@ -49,12 +47,7 @@ class SQLOutbox:
         self._turn = database.tables.counter
         self._lessee = database.tables.lessee
         self._dead = Dead(database, Positions(database))
-        given = database.dialect.given(self._message.c.id, "ids")
-        self._forget_all = Direct(database, delete(self._message).where(given, database.unhurried()))
-        self._forget_one = Direct(database, delete(self._message).where(self._message.c.id == bindparam("id")))
-        self._one_by_one = {Capability.ARRAYS, Capability.CONCURRENT_WRITERS} & database.dialect.capabilities == {
-            Capability.CONCURRENT_WRITERS
-        }
+        self._forget = DeletesByKey(database, self._message, unhurried=True)
         self._reads: dict[int, Direct] = {}
 
     # -- whose turn it is -----------------------------------------------------------------
@@ -136,12 +129,8 @@ class SQLOutbox:
     def forget(self, ids: Collection[int]) -> int:
         if not ids:
             return 0
-        if self._one_by_one:
-            # MariaDB may go through the whole table in search of many, and would wait there for each transaction
-            # of an app that has put something into the outbox and is still open.
-            return self._database.run(lambda tx: sum(self._forget_one.count(tx, {"id": id}) for id in ids))
-        parameters: dict[str, Any] = self._database.dialect.packed("ids", 1, [(id,) for id in ids])
-        return self._database.statement(lambda tx: self._forget_all.count(tx, parameters))
+        run = self._database.statement if self._forget.at_once else self._database.run
+        return run(lambda tx: self._forget(tx, ids))
 
     def bury(self, id: int, reason: Reason) -> bool:
         return self._database.run(lambda tx: self._bury(tx, id, reason))

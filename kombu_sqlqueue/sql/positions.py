@@ -24,6 +24,7 @@ from sqlalchemy import (
     update,
 )
 
+from .by_key import by_key
 from .database import NO_PARAMETERS, Database
 from .dialect import Capability
 from .direct import Direct
@@ -126,7 +127,7 @@ class Positions:
         position = self._next + literal(AHEAD if ahead else 0, BigInteger) + place
         # In this order: MySQL computes each value with those that come before it set already.
         in_order = [*((m.c[name], value) for name, value in values.items()), (m.c.position, position)]
-        tx.execute(update(m).where(m.c.id.in_(ids)).ordered_values(*in_order))
+        tx.execute(by_key(update(m).where(m.c.id.in_(ids))).ordered_values(*in_order))
 
     def _reserve(self, tx: Connection, count: int) -> int:
         """The first of `count` positions that are nobody else's."""

@@ -73,7 +73,9 @@ class SQLite:
     """SQLite 3.35 or later: a file, or one connection that a single process shares (``sqlite://``)."""
 
     name = "sqlite"
-    capabilities = frozenset({Capability.UPDATE_RETURNING, Capability.COMMIT_STATUS, Capability.TRANSACTIONAL_DDL})
+    capabilities = frozenset(
+        {Capability.UPDATE_RETURNING, Capability.GOES_BY_KEY, Capability.COMMIT_STATUS, Capability.TRANSACTIONAL_DDL}
+    )
     migrates_itself = True
 
     def __init__(self) -> None:

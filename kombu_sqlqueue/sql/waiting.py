@@ -7,10 +7,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, String, delete, func, literal, select, union_all
+from sqlalchemy import ColumnElement, Connection, Select, String, func, literal, select, union_all
 
 from ..messages import QueueCounts
 from ..topics import queue_topic
+from .by_key import DeletesByKey
 from .database import Database
 from .dialect import Capability
 from .direct import Direct
@@ -27,6 +28,7 @@ class Waiting:
         self._positions = positions
         self._message = database.tables.message
         self._dead = database.tables.dead
+        self._forget = DeletesByKey(database, self._message)
         self._skip_locked = Capability.SKIP_LOCKED in database.dialect.capabilities
 
         due_at = self._message.c.due_at
@@ -92,14 +94,12 @@ class Waiting:
     def _delete(
         self, tx: Connection, *which: ColumnElement[bool], limit: int, order: ColumnElement[Any] | None = None
     ) -> int:
-        m, dialect = self._message, self._database.dialect
+        m = self._message
         found = select(m.c.id).where(*which).limit(limit).with_for_update(skip_locked=self._skip_locked)
         if order is not None:
             found = found.order_by(order)
         ids = tx.scalars(found).all()
-        if ids:
-            tx.execute(delete(m).where(dialect.given(m.c.id, "ids")), dialect.packed("ids", 1, [(id,) for id in ids]))
-        return len(ids)
+        return self._forget(tx, ids) if ids else 0
 
 
 def _counted(
