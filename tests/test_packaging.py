@@ -52,7 +52,9 @@ def test_metadata_says_what_it_is():
     assert {"postgresql", "mysql", "dev"} <= set(told.get_all("Provides-Extra"))
 
 
-@pytest.mark.parametrize("group", ["kombu.serializers", "celery.result_backends", "celery.commands"])
+@pytest.mark.parametrize(
+    "group", ["kombu.serializers", "celery.result_backends", "celery.commands", "celery.beat_schedulers"]
+)
 def test_each_entry_point_loads(group: str):
     (found,) = entry_points(group=group, name="sqlqueue")
 
@@ -70,7 +72,8 @@ def test_what_kombu_loads_is_a_harmless_json_serializer():
 
 def test_the_wheel_holds_the_migrations_and_the_types(tmp_path: Path):
     source = tmp_path / "source"
-    shutil.copytree(ROOT / "kombu_sqlqueue", source / "kombu_sqlqueue", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("kombu_sqlqueue", "celery_workflow"):
+        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     build = [
@@ -91,6 +94,8 @@ def test_the_wheel_holds_the_migrations_and_the_types(tmp_path: Path):
     names = zipfile.ZipFile(wheel).namelist()
     assert {"kombu_sqlqueue/py.typed", "kombu_sqlqueue/sql/migrations/env.py"} <= set(names)
     assert "kombu_sqlqueue/sql/migrations/versions/0001_first.py" in names
+    assert {"celery_workflow/py.typed", "celery_workflow/sql/migrations/env.py"} <= set(names)
+    assert "celery_workflow/sql/migrations/versions/0001_schedules.py" in names
     assert not [name for name in names if name.startswith(("tests", "examples", "docs"))]
 
 

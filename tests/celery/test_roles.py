@@ -34,7 +34,7 @@ def limited(database_options: DatabaseOptions) -> Iterator[Callable[[str], Datab
         name = f"{role}_{uuid.uuid4().hex[:8]}"
         execute(owner, f"CREATE ROLE {name}")
         execute(owner, f"GRANT USAGE ON SCHEMA {schema} TO {name}")
-        for grant in re.findall(rf"^GRANT [^;]* TO {role};", PAGE.read_text(), re.MULTILINE):
+        for grant in re.findall(rf"^GRANT [^;]*\bsqlqueue_[^;]* TO {role};", PAGE.read_text(), re.MULTILINE):
             of_schema = re.sub(r"\bsqlqueue_(?!app|producer)", f"{schema}.sqlqueue_", grant)
             execute(owner, of_schema.replace(f" TO {role};", f" TO {name}"))
         url = make_url(database_options.url).update_query_dict({"options": f"-c role={name}"})

@@ -111,7 +111,7 @@ def test_upgrade_of_current_tables_changes_nothing(fresh):
 
 
 def test_the_number_of_the_last_migration_is_what_this_release_asks_for():
-    scripts = ScriptDirectory(str(migrate._MIGRATIONS))
+    scripts = ScriptDirectory(str(migrate.QUEUE.migrations))
 
     assert scripts.get_heads() == [migrate.HEAD]
     assert all(revision.revision.isdecimal() for revision in scripts.walk_revisions())

@@ -75,8 +75,8 @@ def execute(database: Database, statements: list[str]) -> None:
 
 
 def documented_grants(role: str) -> str:
-    """What the page grants to a role, on tables and sequences, to `ROLE` instead."""
-    found = re.findall(rf"^GRANT [^;]* TO {role};", PAGE.read_text(), re.MULTILINE)
+    """What the page grants to a role on the queue's tables and sequences, to `ROLE` instead."""
+    found = re.findall(rf"^GRANT [^;]*\bsqlqueue_[^;]* TO {role};", PAGE.read_text(), re.MULTILINE)
     assert found
     return "".join(found).replace(role, "ROLE")
 

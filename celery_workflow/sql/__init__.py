@@ -1,0 +1,1 @@
+"""Schedules in a SQL database: the one place that knows SQL."""

@@ -1,0 +1,114 @@
+"""An app with schedules on each database, and a clock that is moved by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from sqlalchemy import delete, select, text
+
+from celery_workflow import Schedules
+from celery_workflow.firing import Firing
+from celery_workflow.home import Home
+from kombu_sqlqueue import process as processes
+from kombu_sqlqueue.clock import FakeClock
+from kombu_sqlqueue.options import DatabaseOptions
+from kombu_sqlqueue.process import process_for
+
+from .apps import app_on, prepare, wipe_all
+from .beats import Beats
+
+#: 2026-05-05 12:00 UTC, a Tuesday.
+NOON = 1_777_982_400_000_000
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(NOON)
+
+
+@pytest.fixture
+def app(database_options: DatabaseOptions, clock: FakeClock) -> Iterator[Celery]:
+    """An app on each database in turn, without schedules, its time standing still."""
+    # Statements are built with a clock or without: this process object is for this test alone.
+    processes._processes.pop(database_options, None)
+    process = process_for(database_options)
+    process.database.clock = clock
+    app = app_on(database_options)
+    prepare(app)
+    yield app
+    app.close()
+    wipe_all(app)
+    process.close()
+    processes._processes.pop(database_options, None)
+
+
+@pytest.fixture
+def make_beats(database_options: DatabaseOptions, tmp_path: Path) -> Iterator[Callable[..., Beats]]:
+    """A site without schedules on each database in turn."""
+    app = app_on(database_options)
+    prepare(app)
+    made: list[Beats] = []
+
+    def make(**conf: Any) -> Beats:
+        made.append(Beats(database_options, tmp_path, **conf))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+    wipe_all(app)
+    process_for(database_options).close()
+    processes._processes.pop(database_options, None)
+
+
+@pytest.fixture
+def beats(make_beats: Callable[..., Beats]) -> Beats:
+    return make_beats()
+
+
+@pytest.fixture
+def schedules(app: Celery) -> Schedules:
+    return Schedules(app)
+
+
+@pytest.fixture
+def beat(app: Celery, clock: FakeClock) -> Iterator[Beat]:
+    beat = Beat(app, clock)
+    yield beat
+    beat.firing.close()
+
+
+class Beat:
+    """A node that fires when told, and what it left in the database."""
+
+    def __init__(self, app: Celery, clock: FakeClock) -> None:
+        self.app = app
+        self.clock = clock
+        self.home = Home(app)
+        self.firing = Firing(app, self.home)
+
+    def after(self, seconds: float) -> int:
+        """Let so much time pass, fire what is due; how many schedules that were."""
+        self.clock.advance(timedelta(seconds=seconds))
+        return self.firing.run_once()
+
+    def messages(self) -> list[Any]:
+        """All messages, in the order in which they were sent."""
+        m = self.home.database.tables.message
+        return self.home.database.statement(lambda tx: tx.execute(select(m).order_by(m.c.id)).all())  # type: ignore[return-value]
+
+    def end_tasks(self) -> None:
+        """As if workers had run everything."""
+        self.home.database.run(lambda tx: tx.execute(delete(self.home.database.tables.message)))
+
+    def sql(self, statement: str) -> None:
+        """A statement as an operator types it, on `schedule` and `tick`."""
+        for table in self.home.tables.schedule, self.home.tables.tick:
+            written = table.name if table.schema is None else f"{table.schema}.{table.name}"
+            statement = statement.replace(f" {table.name.removeprefix('workflow_')} ", f" {written} ")
+        self.home.database.run(lambda tx: tx.execute(text(statement)))
