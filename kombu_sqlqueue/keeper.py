@@ -34,6 +34,8 @@ TRY_AGAIN = 1.0
 RECLAIM_BATCH = 200
 #: After a connection loss those that live need this share of a lease to renew; nobody is taken for dead before.
 GRACE = 0.5
+#: The same after a write of ours was late by this share of a lease.
+LATE = 0.25
 #: Who seems to be dead is looked at again after so many seconds. What kept all from renewing, such as a lock, may have
 #: ended just now, and we may be the first to know.
 HESITATE = 0.3
@@ -286,14 +288,14 @@ class LeaseKeeper:
                 self._release_strays(lessee)
             finally:
                 self._lock.release()
-        self._spare_others()
+        self._spare_others(time.monotonic() - self._renew_at)
         self._renew_at = time.monotonic() + RENEW_AT * self._lease_for.total_seconds()
 
-    def _spare_others(self) -> None:
-        """What kept us from renewing in time may have kept others, too: let them come first now."""
-        lease_for, now = self._lease_for.total_seconds(), time.monotonic()
-        if now - self._renew_at > GRACE * lease_for:
-            self._grace_until = now + GRACE * lease_for
+    def _spare_others(self, late: float) -> None:
+        """What made us `late`, so many seconds, may have kept others from renewing: let them come first now."""
+        lease_for = self._lease_for.total_seconds()
+        if late > LATE * lease_for:
+            self._grace_until = time.monotonic() + GRACE * lease_for
 
     def _lost(self, lessee: int) -> None:
         with self._alone():
@@ -383,7 +385,9 @@ class LeaseKeeper:
 
     def _enrolled(self) -> int:
         if self._lessee is None:
+            began = time.monotonic()
             self._lessee = self._store.enrol(self._name, lease_for=self._lease_for)
+            self._spare_others(time.monotonic() - began)
             for queue in self._consumed.elements():
                 self._routing.consume(queue, self._lessee)
             self._renew_at = time.monotonic() + RENEW_AT * self._lease_for.total_seconds()
