@@ -16,6 +16,7 @@ from celery_workflow.firing import Firing
 from celery_workflow.home import Home
 from celery_workflow.signals import schedule_fired, schedule_misfired, schedule_skipped
 from kombu_sqlqueue.clock import FakeClock
+from kombu_sqlqueue.process import process_for
 from kombu_sqlqueue.sql import postgresql
 
 from ..celery.workers import eventually
@@ -112,6 +113,22 @@ def test_an_error_in_one_schedule_stops_no_other_and_loses_no_tick(schedules: Sc
     assert [message.task for message in beat.messages()[5:]] == ["tasks.bad"] * 5
     assert ticks(schedules, "bad 0") == [(60, "fired", None)]
     assert schedules.get("bad 0").error is None
+
+
+def test_a_queue_declared_in_a_transaction_that_failed_is_declared_again(
+    schedules: Schedules, beat: Beat, failing: set[str]
+):
+    """Otherwise its messages would go nowhere."""
+    options = {"exchange": "fresh", "routing_key": "fresh", "queue": "fresh"}
+    schedules.create("good", "tasks.do", 60, options=options)
+    schedules.create("bad", "tasks.bad", 60, options=options)
+    failing.add("tasks.bad")
+    beat.after(60)
+    beat.after(60)
+
+    assert [(message.queue, message.task) for message in beat.messages()] == [("fresh", "tasks.do")] * 2
+    assert process_for(beat.home.options).routing.queue("fresh") is not None
+    assert process_for(beat.home.options).routing.route("fresh", "fresh") != []
 
 
 def test_a_node_that_failed_takes_nothing_back_of_what_another_fired(schedules: Schedules, beat: Beat):
