@@ -53,7 +53,7 @@ class MessageStore(Protocol):
         """The lessee is leaving. What it still holds is lost at once, as if its lease had ended."""
 
     def reclaim(self, *, max_reclaims: int, limit: int) -> Reclaimed:
-        """Take back up to `limit` messages of lessees whose lease has ended.
+        """Take back up to `limit` messages of lessees whose lease has ended when this is called.
 
         A started message dies (`WORKER_LOST`): its author asked for at most once. Any other costs
         a reclaim, save those that wait behind a begun one, which are innocent of their holder's death;

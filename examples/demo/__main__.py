@@ -38,6 +38,8 @@ def main():
         group_and_chord(tasks)
         retry(tasks)
         eta(tasks)
+        own_transaction(tasks)
+        schedule(tasks)
         step("The worker stops")
     look_back()
 
@@ -76,7 +78,7 @@ def retry(tasks):
     result = tasks.flaky.delay()
     wait_for("SELECT 1 FROM sqlqueue_message WHERE due_at IS NOT NULL")
     say("The task failed and asked to be tried again in a second. Meanwhile it is a delayed row:")
-    rows("SELECT id, task, due_at FROM sqlqueue_message")
+    rows("SELECT id, task, due_at FROM sqlqueue_message WHERE due_at IS NOT NULL")
     say(f"result: {result.get(timeout=PATIENCE)}")
 
 
@@ -88,6 +90,47 @@ def eta(tasks):
     stats()
     late = result.get(timeout=PATIENCE) - due
     say(f"it began {late * 1000:.0f} ms after it was due")
+
+
+def own_transaction(tasks):
+    import sqlalchemy as sa
+
+    from kombu_sqlqueue import in_transaction
+
+    step("A task in a transaction of one's own")
+    engine = sa.create_engine(f"sqlite:///{FILE}")
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE orders (id INTEGER)"))
+    with engine.connect() as connection, in_transaction(connection):
+        connection.execute(sa.text("INSERT INTO orders VALUES (1)"))
+        tasks.ship.delay(1)
+        connection.rollback()
+    say("INSERT of order 1, ship.delay(1), rollback: neither is there.")
+    with engine.begin() as connection, in_transaction(connection):
+        connection.execute(sa.text("INSERT INTO orders VALUES (2)"))
+        shipped = tasks.ship.delay(2)
+    say(f"INSERT of order 2, ship.delay(2), commit: {shipped.get(timeout=PATIENCE)}")
+    engine.dispose()
+
+
+def schedule(tasks):
+    from celery_workflow import Schedules
+
+    step("A schedule, with two beats")
+    with beat("one") as first, beat("two"):
+        Schedules(tasks.app).create("tick", "tasks.tick", 1, misfire="fire_all")
+        say(
+            "celery -A tasks beat -S sqlqueue, twice. The schedule is a row, every second; one beat is killed in between:"
+        )
+        wait_for("SELECT 1 FROM (SELECT count(*) AS ticks FROM workflow_tick WHERE outcome = 'fired') WHERE ticks >= 2")
+        first.kill()
+        wait_for("SELECT 1 FROM (SELECT count(*) AS ticks FROM workflow_tick WHERE outcome = 'fired') WHERE ticks >= 5")
+        Schedules(tasks.app).pause("tick", note="enough for a demo")
+    rows(
+        "SELECT time(tick_at / 1000000, 'unixepoch') AS tick, outcome, late_for / 1000 AS ms_late, node"
+        " FROM workflow_tick ORDER BY tick_at"
+    )
+    say("Each tick fired once, and none is missing.")
 
 
 def look_back():
@@ -124,6 +167,20 @@ def worker():
             process.wait(PATIENCE)
 
 
+@contextlib.contextmanager
+def beat(name):
+    """A beat in a process of its own."""
+    with (HOME / f"beat-{name}.log").open("w") as log:
+        process = subprocess.Popen(
+            [*CELERY, "-A", "tasks", "beat", "-S", "sqlqueue"], cwd=HERE, stdout=log, stderr=subprocess.STDOUT
+        )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(PATIENCE)
+
+
 CELERY = [sys.executable, "-m", "celery"]
 
 
@@ -144,12 +201,16 @@ def rows(query):
 
 def wait_for(query):
     """Wait until the query finds a row."""
-    deadline = time.monotonic() + PATIENCE
     with contextlib.closing(sqlite3.connect(FILE)) as connection:
-        while connection.execute(query).fetchone() is None:
-            if time.monotonic() > deadline:
-                raise TimeoutError(query)
-            time.sleep(0.01)
+        wait_until(lambda: connection.execute(query).fetchone())
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("it took too long")
+        time.sleep(0.01)
 
 
 def step(title):

@@ -31,3 +31,13 @@ def flaky(self):
 @app.task
 def clock():
     return time.time()
+
+
+@app.task
+def ship(order):
+    return f"order {order} is on its way"
+
+
+@app.task(ignore_result=True)
+def tick():
+    pass

@@ -70,8 +70,13 @@ class Lessees:
         left = tx.scalar(first)
         return None if left is None else timedelta(microseconds=max(0, left))
 
-    def reclaim(self, tx: Connection, *, max_reclaims: int, limit: int) -> Reclaimed:
-        self._take_for_dead(tx)
+    def now(self, tx: Connection) -> int:
+        """The database's time, in microseconds."""
+        return int(tx.execute(select(self._database.now())).scalar_one())
+
+    def reclaim(self, tx: Connection, *, asked_at: int, max_reclaims: int, limit: int) -> Reclaimed:
+        """As `MessageStore.reclaim`, of those whose lease had ended at `asked_at`."""
+        self._take_for_dead(tx, asked_at)
         fates, innocent = self._fates(tx, max_reclaims, limit)
         self._dead.move(tx, {id: reason for id, reason in fates.items() if reason}, report=True)
         self._put_back(tx, [id for id, reason in fates.items() if reason is None and id not in innocent], cost=1)
@@ -80,9 +85,9 @@ class Lessees:
         dead = sum(reason is not None for reason in fates.values())
         return Reclaimed(ready=len(fates) - dead, dead=dead)
 
-    def _take_for_dead(self, tx: Connection) -> None:
+    def _take_for_dead(self, tx: Connection, asked_at: int) -> None:
         l, now = self._lessee, self._database.now()
-        silent = select(l.c.id).where(l.c.lost_at.is_(None), lease_ends_at(self._database) <= now)
+        silent = select(l.c.id).where(l.c.lost_at.is_(None), lease_ends_at(self._database) <= asked_at)
         # One that is renewing itself just now is not silent.
         ids = tx.scalars(silent.with_for_update(skip_locked=self._skip_locked)).all()
         if ids:

@@ -93,7 +93,11 @@ class SQLMessageStore:
         self._work.run(lambda tx: self._lessees.resign(tx, lessee))
 
     def reclaim(self, *, max_reclaims: int, limit: int) -> Reclaimed:
-        return self._work.run(lambda tx: self._lessees.reclaim(tx, max_reclaims=max_reclaims, limit=limit))
+        # Before the transaction: while that waits to begin, nobody else may be able to renew.
+        asked_at = self._work.statement(self._lessees.now)
+        return self._work.run(
+            lambda tx: self._lessees.reclaim(tx, asked_at=asked_at, max_reclaims=max_reclaims, limit=limit)
+        )
 
     def next_expiry(self) -> timedelta | None:
         return self._work.statement(self._lessees.next_expiry)

@@ -35,6 +35,25 @@ def test_what_the_dead_held_is_ready_again(store: SQLMessageStore, lessee: int, 
     assert [delivery.redelivered for delivery in again] == [True, True, True, False]
 
 
+def test_a_lease_that_ends_while_the_reclaim_waits_for_its_turn_is_spared(
+    store: SQLMessageStore, database: Database, lessee: int, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+):
+    """Whoever kept us waiting, with a lock on everything, kept the holder from renewing, too."""
+    send(store, "a")
+    held = claim_one(store, lessee)
+    begin = database._transaction
+
+    def begin_late(*args, **kwargs):
+        clock.advance(60 * SECOND)
+        return begin(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "_transaction", begin_late)
+        assert store.reclaim(max_reclaims=5, limit=10) == Reclaimed(ready=0, dead=0)
+    assert store.renew(lessee)
+    assert store.ack([held.lease]) == {held.lease}
+
+
 def test_a_started_message_dies_with_its_worker(store: SQLMessageStore, lessee: int, clock: FakeClock):
     store.publish([message("a", task_id="id", task="name")])
     store.start([claim_one(store, lessee).lease])
