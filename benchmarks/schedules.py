@@ -24,9 +24,6 @@ from celery_workflow.zones import moment_of
 from kombu_sqlqueue.sql.migrate import upgrade
 
 SECOND = 1_000_000
-#: So long after the beats were started all of the burst is due.
-BURST_IN = 15.0
-IDLE_FOR = 10.0
 
 
 @click.command()
@@ -34,7 +31,9 @@ IDLE_FOR = 10.0
 @click.option("--schedules", "count", default=100_000, show_default=True, help="How many schedules there are besides.")
 @click.option("--burst", default=1000, show_default=True, help="How many are due in the same second.")
 @click.option("--beats", default=1, show_default=True, help="How many beats run.")
-def main(url: str, count: int, burst: int, beats: int) -> None:
+@click.option("--burst-in", default=15.0, show_default=True, help="So many seconds after the start they are due.")
+@click.option("--idle-for", default=10.0, show_default=True, help="For so many seconds idle beats are watched.")
+def main(url: str, count: int, burst: int, beats: int, burst_in: float, idle_for: float) -> None:
     """Measure and print."""
     app = Celery("bench", broker=url, backend="disabled://")
     home = Home(app)
@@ -46,7 +45,7 @@ def main(url: str, count: int, burst: int, beats: int) -> None:
     click.echo(f"created {count} schedules in {time.monotonic() - began:.1f} s")
 
     schedules.create("probe", "bench.none", 0.5)
-    due_at = moment_of(home.store().now()) + timedelta(seconds=BURST_IN)
+    due_at = moment_of(home.store().now()) + timedelta(seconds=burst_in)
     started = home.store().now()
     processes = [_beat(url) for _ in range(beats)]
     try:
@@ -54,7 +53,7 @@ def main(url: str, count: int, burst: int, beats: int) -> None:
         schedules.create_many([_once(number, due_at.isoformat()) for number in range(burst)])
         _measure_burst(home, burst)
         schedules.delete("probe")
-        _measure_idle(processes)
+        _measure_idle(processes, idle_for)
     finally:
         for process in processes:
             process.terminate()
@@ -97,15 +96,15 @@ def _measure_burst(home: Home, burst: int) -> None:
     )
 
 
-def _measure_idle(processes: list[subprocess.Popen[bytes]]) -> None:
+def _measure_idle(processes: list[subprocess.Popen[bytes]], idle_for: float) -> None:
     observed = [psutil.Process(process.pid) for process in processes]
     time.sleep(2)
     before = [sum(each.cpu_times()[:2]) for each in observed]
-    time.sleep(IDLE_FOR)
+    time.sleep(idle_for)
     with suppress(psutil.NoSuchProcess):
         used = [sum(each.cpu_times()[:2]) - past for each, past in zip(observed, before, strict=True)]
         click.echo(
-            f"idle: {max(used) / IDLE_FOR:.2%} of a core a beat, {max(e.memory_info().rss for e in observed) >> 20} MiB"
+            f"idle: {max(used) / idle_for:.2%} of a core a beat, {max(e.memory_info().rss for e in observed) >> 20} MiB"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dbm
 import json
 import shelve
 from collections.abc import Iterator, Mapping
@@ -34,27 +35,41 @@ def from_django(app: Celery, url: str) -> Iterator[Found]:
 
 
 def from_shelve(app: Celery, path: str) -> Iterator[Found]:
-    """The entries in a schedule file of celery beat. It is unpickled: read none that others may have written."""
-    # The name beat is given may have an ending that its database adds.
-    with closing(shelve.open(path, flag="r")) as file:
+    """The entries in a schedule file of celery beat. It is unpickled: read none that others may have written.
+
+    Raises ScheduleError if there is no such file.
+    """
+    try:
+        # The name beat is given may have an ending that its database adds.
+        opened = shelve.open(path, flag="r")  # noqa: SIM115
+    except (OSError, *dbm.error) as error:
+        raise ScheduleError(f"{path} cannot be read: {error}") from error
+    with closing(opened) as file:
         for name, entry in sorted(file.get("entries", {}).items()):
             given = {each: getattr(entry, each) for each in ("task", "schedule", "args", "kwargs", "options")}
             yield name, _tried(app, name, lambda given=given: given)
 
 
 def from_redbeat(app: Celery, url: str) -> Iterator[Found]:
-    """The entries that redbeat keeps in the Redis of this URL. Raises ScheduleError without the package redis."""
+    """The entries that redbeat keeps in the Redis of this URL.
+
+    Raises ScheduleError without the package redis, or if that Redis does not answer.
+    """
     try:
         import redis
     except ImportError as error:
         raise ScheduleError("to read redbeat's schedules takes the package redis: pip install redis") from error
     prefix = str(app.conf.get("redbeat_key_prefix") or REDBEAT_PREFIX)
-    with closing(redis.Redis.from_url(url, decode_responses=True)) as client:
-        for key in sorted(client.scan_iter(match=f"{prefix}*", count=1000)):
-            text = client.hget(key, REDBEAT_ENTRY) if client.type(key) == "hash" else None
-            if text:
-                entry = json.loads(text)
-                yield entry["name"], _tried(app, entry["name"], lambda entry=entry: _entry_of_redbeat(entry))
+    try:
+        with closing(redis.Redis.from_url(url, decode_responses=True)) as client:
+            keys = sorted(client.scan_iter(match=f"{prefix}*", count=1000))
+            texts = [client.hget(key, REDBEAT_ENTRY) for key in keys if client.type(key) == "hash"]
+    except (redis.RedisError, ValueError) as error:
+        raise ScheduleError(f"redbeat's Redis cannot be read: {error}") from error
+    for text in texts:
+        if text:
+            entry = json.loads(text)
+            yield entry["name"], _tried(app, entry["name"], lambda entry=entry: _entry_of_redbeat(entry))
 
 
 def _tried(app: Celery, name: str, entry: Any) -> Definition | ScheduleError:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from celery import Celery, Signature
@@ -63,7 +64,7 @@ class Sender:
             return []
         signatures = [self._signature(*letter) for letter in letters]
         try:
-            with in_transaction(tx):
+            with self._within(tx):
                 # A transaction that failed once is over: the whole of it is tried again, by the scheduler.
                 bulk_publish(signatures, producer=self._producer, retry=False)
         except BaseException:
@@ -71,6 +72,24 @@ class Sender:
             self.close()
             raise
         return [signature.options["task_id"] for signature in signatures]
+
+    @contextmanager
+    def _within(self, tx: Any) -> Iterator[None]:
+        database = self._home.database
+        if database.has_writers or self._home.has_outbox:
+            with in_transaction(tx):
+                yield
+            return
+        # With one writer a declaration takes part, and vanishes if the transaction does. in_transaction would declare
+        # anew with each task; once is enough, since this is the only one that sends here.
+        with database.joined(tx):
+            self._declare_anew()
+            yield
+            self._declare_anew()
+
+    def _declare_anew(self) -> None:
+        self._producer.connection.declared_entities.clear()
+        process_for(self._home.options).routes.forget()
 
     def close(self) -> None:
         """Give the connection back."""

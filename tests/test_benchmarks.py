@@ -75,3 +75,20 @@ def test_each_measure_names_its_metrics_once():
         names = [metric.name for metric in measure.metrics]
         assert len(set(names)) == len(names), measure.name
         assert any(metric.charted for metric in measure.metrics), measure.name
+
+
+def test_schedules_are_measured_for_real(tmp_path: Path):
+    few = ["--schedules", "50", "--burst", "5", "--burst-in", "5", "--idle-for", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.schedules", f"sqlqueue+sqlite:///{tmp_path / 'queue.db'}", *few],
+        cwd=ROOT,
+        env=os.environ | {"C_FORCE_ROOT": "1"},
+        check=False,
+        text=True,
+        capture_output=True,
+        timeout=100,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    for found in ("created 50 schedules in", "first fire", "5 due at one moment: late by", "idle:"):
+        assert found in done.stdout

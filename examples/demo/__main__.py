@@ -119,9 +119,7 @@ def schedule(tasks):
     step("A schedule, with two beats")
     with beat("one") as first, beat("two"):
         Schedules(tasks.app).create("tick", "tasks.tick", 1, misfire="fire_all")
-        say(
-            "celery -A tasks beat -S sqlqueue, twice. The schedule is a row, every second; one beat is killed in between:"
-        )
+        say("celery -A tasks beat -S sqlqueue, twice. The schedule is a row, every second; one beat is killed in between:")
         wait_for("SELECT 1 FROM (SELECT count(*) AS ticks FROM workflow_tick WHERE outcome = 'fired') WHERE ticks >= 2")
         first.kill()
         wait_for("SELECT 1 FROM (SELECT count(*) AS ticks FROM workflow_tick WHERE outcome = 'fired') WHERE ticks >= 5")

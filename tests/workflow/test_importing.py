@@ -113,3 +113,21 @@ def test_the_entries_of_redbeat(app: Celery, schedules: Schedules, redbeat: Any)
     assert (cron.spec, cron.enabled) == ("0,10,20,30,40,50 8 * * *", False)
     assert cron.options["queue"] == "slow"
     assert {each.name for each in schedules} == {"every", "cron"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "says"),
+    [
+        ("shelve", "no-such-file", "no-such-file cannot be read"),
+        ("redbeat", "redis://127.0.0.1:1/0", "redbeat's Redis cannot be read"),
+        ("redbeat", "nonsense", "redbeat's Redis cannot be read"),
+        ("django-celery-beat", "sqlite:///", "no such table"),
+        ("django-celery-beat", "oracle://x", "is not a database URL"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(app: Celery, kind: str, source: str, says: str):
+    done = CliRunner().invoke(workflow, ["schedule", "import", kind, source], obj=SimpleNamespace(app=app))
+
+    assert done.exit_code == 1
+    assert says in done.output
+    assert "Traceback" not in done.output
