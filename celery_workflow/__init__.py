@@ -1,0 +1,1 @@
+"""Durable workflows whose steps are ordinary Celery tasks."""
