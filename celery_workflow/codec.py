@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from enum import StrEnum
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 __all__ = ["from_json", "storable", "to_json"]
 
@@ -60,7 +60,7 @@ def from_json(data: Any) -> Any:
         return {key: from_json(item) for key, item in data["pairs"]}
     cls = _CLASSES[tag]
     given = {key: from_json(item) for key, item in data.items() if key != TAG}
-    for name, convert in _converters(cls).items():
+    for name, convert in _converters(cast("Hashable", cls)).items():
         if given.get(name) is not None:
             given[name] = convert(given[name])
     return cls(**given)
@@ -79,10 +79,10 @@ def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
 
 
 @cache
-def _converters(cls: type[Any]) -> dict[str, Callable[[Any], Any]]:
+def _converters(cls: Hashable) -> dict[str, Callable[[Any], Any]]:
     """How the fields of a class get their own types back, where JSON has lost them."""
     found: dict[str, Callable[[Any], Any]] = {}
-    for field in dataclasses.fields(cls):
+    for field in dataclasses.fields(cast("type[Any]", cls)):
         annotation = str(field.type)
         if annotation.startswith("tuple"):
             found[field.name] = tuple

@@ -91,7 +91,7 @@ class Decision:
     timers: tuple[Timer, ...] = ()
     children: tuple[Child, ...] = ()
     posts: tuple[Post, ...] = ()
-    #: The run has ended and this is its result.
+    #: The run has ended and this is its result; its timers are of no use any more.
     ended: bool = False
     result: Any = None
     #: The next run in the line of this key may start.

@@ -225,7 +225,8 @@ class Draft:
             "reason": run.reason,
             "step": failed.name if failed else None,
             "task_id": task_id_of(run.id, failed.key, failed.epoch) if failed else run.id,
-            "error": error and {"type": error.type, "message": error.message, "traceback": error.traceback},
+            "task": failed and (call := self.declared(failed).call) and call.task,
+            "error": error and _shown(error),
             "result": result,
         }
 
@@ -252,6 +253,11 @@ class Draft:
                 count=count,
             )
         )
+
+
+def _shown(error: Error) -> dict[str, str]:
+    module = error.kinds[0].rpartition(".")[0] if error.kinds else ""
+    return {"type": error.type, "module": module, "message": error.message, "traceback": error.traceback}
 
 
 def _id(kind: str, run_id: str, key: Key, epoch: int) -> str:

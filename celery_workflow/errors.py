@@ -6,6 +6,7 @@ __all__ = [
     "DefinitionError",
     "InvalidTransitionError",
     "Permanent",
+    "RunFailedError",
     "RunNotFoundError",
     "Snooze",
     "ValueMissingError",
@@ -27,6 +28,10 @@ class ValueMissingError(WorkflowError, LookupError):
 
 class InvalidTransitionError(WorkflowError):
     """A run or a step may not do this in the state it is in; the text names both."""
+
+
+class RunFailedError(WorkflowError):
+    """A run has no result: it failed, was cancelled or discarded, or is not over. The text says which, and why."""
 
 
 class RunNotFoundError(WorkflowError, LookupError):

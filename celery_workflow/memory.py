@@ -17,7 +17,6 @@ from .events import DeadlinePassed, Event, RunAdmitted, StepWithdrawn, TimerFire
 from .journal import Entry
 from .records import Key, Parent, RunRecord, SignalRecord, StepRecord
 from .states import StepState
-from .values import RUN
 
 __all__ = ["MemoryRun", "MemoryStore", "Message"]
 
@@ -186,6 +185,8 @@ class MemoryStore:
         self.posts += [(post.run_id, post.event) for post in decision.posts]
         for withdrawal in decision.withdrawals:
             self._withdraw(run_id, withdrawal)
+        if decision.ended:
+            self.timers = [(owner, timer) for owner, timer in self.timers if owner != run_id]
         if decision.released:
             self._release(decision.released, run_id)
 

@@ -10,12 +10,19 @@ from pathlib import Path
 
 import pytest
 
+import celery_workflow
 import kombu_sqlqueue
 
 HOME = Path(kombu_sqlqueue.__file__).parent
-MODULES = sorted(
-    ".".join(path.relative_to(HOME).with_suffix("").parts) for path in HOME.rglob("*.py") if "versions" not in path.parts
-)
+WORKFLOW_HOME = Path(celery_workflow.__file__).parent
+
+
+def modules_in(home: Path) -> list[str]:
+    paths = (path for path in home.rglob("*.py") if "versions" not in path.parts)
+    return sorted(".".join(path.relative_to(home).with_suffix("").parts) for path in paths)
+
+
+MODULES = modules_in(HOME)
 
 #: Layers from left to right, each with its modules. A module that is nowhere is an adapter.
 LAYERS = {
@@ -37,6 +44,62 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
     "entry": ({"domain", "entry", "cli", "adapters", "contrib", "process"}, {"kombu", "celery", "click"}),
     "cli": ({"domain", "contract", "sql", "adapters", "process"}, {"click"}),
 }
+
+#: The same for workflows. A module that is nowhere is an adapter.
+WORKFLOW_LAYERS = {
+    "domain": {
+        "__init__",
+        "codec",
+        "decision",
+        "definition",
+        "draft",
+        "drawing",
+        "ending",
+        "engine",
+        "errors",
+        "events",
+        "failures",
+        "finishing",
+        "invariants",
+        "journal",
+        "maps",
+        "memory",
+        "outcomes",
+        "policies",
+        "records",
+        "refs",
+        "rerunning",
+        "starting",
+        "states",
+        "stopping",
+        "values",
+        "waiting",
+    },
+    "testing": {"inprocess", "pytest_plugin", "testing"},
+}
+WORKFLOW_MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
+    "domain": ({"domain"}, set()),
+    "adapters": ({"domain", "adapters"}, {"celery", "kombu"}),
+    "testing": ({"domain", "adapters", "testing"}, {"celery", "kombu", "pytest"}),
+}
+
+
+@pytest.mark.parametrize("module", modules_in(WORKFLOW_HOME))
+def test_a_workflow_module_imports_only_what_its_layer_may(module: str):
+    ours, others = WORKFLOW_MAY_IMPORT[workflow_layer_of(module)]
+    for imported in imports_of(module, WORKFLOW_HOME):
+        package, _, inner = imported.partition(".")
+        if package == "celery_workflow":
+            assert workflow_layer_of(inner or "__init__") in ours, f"{module} imports {imported}"
+        else:
+            assert package in others or package in sys.stdlib_module_names, f"{module} imports {imported}"
+
+
+def test_the_engine_of_workflows_loads_neither_celery_nor_a_database():
+    loaded = modules_after("import celery_workflow.engine, celery_workflow.memory, celery_workflow.drawing")
+
+    assert "celery_workflow.maps" in loaded
+    assert not {name for name in loaded if name.partition(".")[0] in {"celery", "kombu", "kombu_sqlqueue", "sqlalchemy"}}
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -83,10 +146,15 @@ def layer_of(module: str) -> str:
     return next((layer for layer, modules in LAYERS.items() if head in modules), "adapters")
 
 
-def imports_of(module: str) -> Iterator[str]:
+def workflow_layer_of(module: str) -> str:
+    head = module.partition(".")[0]
+    return next((layer for layer, modules in WORKFLOW_LAYERS.items() if head in modules), "adapters")
+
+
+def imports_of(module: str, home: Path = HOME) -> Iterator[str]:
     """The full names of all modules that the module imports, at any level."""
-    path = HOME.joinpath(*module.split(".")).with_suffix(".py")
-    here = ["kombu_sqlqueue", *module.split(".")[:-1]]
+    path = home.joinpath(*module.split(".")).with_suffix(".py")
+    here = [home.name, *module.split(".")[:-1]]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

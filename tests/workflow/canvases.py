@@ -1,0 +1,40 @@
+"""Random canvases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import chain, chord, group
+from hypothesis import strategies as st
+
+from .tasks import mark
+
+numbers = st.integers(0, 9)
+
+
+@st.composite
+def _tasks(draw: st.DrawFn) -> Any:
+    number = draw(numbers)
+    return mark.si(number) if draw(st.integers(0, 3)) == 0 else mark.s(number)
+
+
+def _flat(parts: list[Any]) -> list[Any]:
+    """Without groups directly in groups, whose results Celery gives to a chord's body in another order."""
+    return [part for whole in parts for part in (_flat(whole.tasks) if isinstance(whole, group) else [whole])]
+
+
+def _wider(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    some = st.lists(inner, min_size=1, max_size=3)
+    return st.one_of(
+        some.map(lambda parts: chain(*parts)),
+        some.map(lambda parts: group(*_flat(parts))),
+        st.tuples(some, inner).map(lambda both: chord(_flat(both[0]), both[1])),
+        st.lists(numbers, max_size=3).map(mark.map),
+        st.lists(st.tuples(numbers, numbers), max_size=3).map(mark.starmap),
+    )
+
+
+#: Chunks come alone: inside a canvas Celery sends them off and answers with ids.
+_chunks = st.lists(st.tuples(numbers), min_size=1, max_size=4).map(lambda items: mark.chunks(items, 2))
+
+canvases: st.SearchStrategy[Any] = st.one_of(*[st.recursive(_tasks(), _wider, max_leaves=6)] * 9, _chunks)
