@@ -37,12 +37,21 @@ def _waiting_faults(definition: Definition, mains: Mapping[str, StepRecord | Non
     for name, record in mains.items():
         needs = [mains[need] for need in definition.by_name[name].needs]
         open_needs = sum(need is None or not need.state.is_over for need in needs)
-        if record is not None and record.waits_for != open_needs:
-            yield f"step {name} counts {record.waits_for} open needs, there are {open_needs}"
-        if record is not None and record.state is not StepState.PENDING and open_needs:
+        if record is None or not record.state.is_over:
+            yield from _open_step_faults(name, record, open_needs)
+        elif open_needs and not any(need and need.epoch > record.epoch for need in needs):
+            # Unless the need is done again alone.
             yield f"step {name} is {record.state} before what it needs is over"
-        if (record is None or record.state is StepState.PENDING) and not open_needs:
-            yield f"step {name} is ready and has not begun"
+
+
+def _open_step_faults(name: str, record: StepRecord | None, open_needs: int) -> Iterator[str]:
+    if record is not None and record.waits_for != open_needs:
+        yield f"step {name} counts {record.waits_for} open needs, there are {open_needs}"
+    is_pending = record is None or record.state is StepState.PENDING
+    if record is not None and not is_pending and open_needs:
+        yield f"step {name} is {record.state} before what it needs is over"
+    if is_pending and not open_needs:
+        yield f"step {name} is ready and has not begun"
 
 
 def _map_faults(rows: Mapping[Key, StepRecord]) -> Iterator[str]:

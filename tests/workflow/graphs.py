@@ -32,6 +32,16 @@ def task(name: str, *args: Any, **rest: Any) -> Step:
     return Step(name=name, action=Task(call=Call(task=f"tasks.{name}", args=args)), **rest)
 
 
+def child_of(name: str) -> Definition:
+    """What a step that expands comes to."""
+    first = task(f"{name}_one", role=Role.MAIN)
+    return Definition(
+        name="child",
+        steps=(first, task(f"{name}_two", Ref(first.name)), Step(name=f"{name}_nap", action=Sleep(seconds=5))),
+        result=Ref(f"{name}_two"),
+    )
+
+
 @st.composite
 def plans(draw: st.DrawFn, *, fail_fast: bool | None = None, failing: bool = True, compensated: bool = True) -> Plan:
     """Acyclic by construction: a step needs only those before it."""
@@ -76,7 +86,9 @@ def _steps(draw: st.DrawFn, name: str, before: list[str]) -> Step:
 @st.composite
 def _actions(draw: st.DrawFn, name: str, refs: list[Ref]) -> Action:
     call = Call(task=f"tasks.{name}", args=tuple(refs))
-    kind = draw(st.sampled_from(["task"] * 5 + ["map", "sleep", "wait", "gather"]))
+    kind = draw(st.sampled_from(["task"] * 5 + ["map", "sleep", "wait", "gather", "expand"]))
+    if kind == "expand":
+        return Task(call=call, expands=True)
     if kind == "map":
         return Map(
             call=call,

@@ -7,7 +7,7 @@ from typing import Any
 
 from celery_workflow.codec import from_json, to_json
 from celery_workflow.decision import Decision
-from celery_workflow.definition import Wait
+from celery_workflow.definition import Task, Wait
 from celery_workflow.events import Event, SignalReceived, StepFailed, StepStarted, StepSucceeded, StepWithdrawn
 from celery_workflow.invariants import faults
 from celery_workflow.journal import fold, picture_of
@@ -15,7 +15,7 @@ from celery_workflow.memory import MemoryRun, MemoryStore, Message
 from celery_workflow.policies import Error
 from celery_workflow.records import Key
 
-from .graphs import Plan
+from .graphs import Plan, child_of
 
 
 class Simulation:
@@ -25,6 +25,8 @@ class Simulation:
         self.plan = plan
         self.random = random.Random(seed)
         self.hostile = hostile
+        #: A test switches it off when the bug is mended.
+        self.failing = True
         self.store = MemoryStore()
         #: The order in which tasks were first begun.
         self.begun: list[str] = []
@@ -91,6 +93,11 @@ class Simulation:
         message.deliveries += 1
         if self._mishap():
             return
+        message.leased = True
+        self._run(message)
+        message.leased = False
+
+    def _run(self, message: Message) -> None:
         send = message.send
         if f"{send.name}:{send.index}" not in self.begun:
             self.begun.append(f"{send.name}:{send.index}")
@@ -106,8 +113,11 @@ class Simulation:
 
     def _outcome(self, message: Message, which: dict[str, Any]) -> Event:
         record = self.store.get(message.run_id).rows[Key(message.send.name, message.send.index)]
-        if self.plan.fails(message.send.name, message.send.index, record.failures):
+        if self.failing and self.plan.fails(message.send.name, message.send.index, record.failures):
             return StepFailed(**which, error=Error(type="Planned"))
+        step = self.store.get(message.run_id).definition.by_name[message.send.name]
+        if isinstance(step.action, Task) and step.action.expands:
+            return StepSucceeded(**which, expansion=child_of(step.name))
         return StepSucceeded(**which, result=f"{message.send.name}{[*message.send.args]}")
 
     def _twice(self, act: Any, run_id: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from celery_workflow.codec import from_json, to_json
-from celery_workflow.definition import Definition
+from celery_workflow.definition import Definition, Wait
+from celery_workflow.events import CancelRequested, RerunRequested, RetryRequested, SignalReceived
+from celery_workflow.policies import Otherwise
 from celery_workflow.records import Key
 from celery_workflow.states import RunState, StepState
 
@@ -21,8 +24,9 @@ SEEDS = st.integers(0, 2**32)
 
 
 def examples(number: int) -> Callable[[Any], Any]:
-    """So many random cases; a soak multiplies them."""
-    return settings(max_examples=number, deadline=None, suppress_health_check=list(HealthCheck), derandomize=False)
+    """So many random cases; WORKFLOW_SOAK in the environment multiplies them."""
+    times = int(os.environ.get("WORKFLOW_SOAK", "1"))
+    return settings(max_examples=number * times, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @examples(40)
@@ -72,6 +76,59 @@ def test_what_succeeded_is_undone_newest_first_if_the_run_fails(plan: Plan, seed
     newest_first = [f"{undoing[row.name]}:None" for row in sorted(done, key=lambda row: -(row.order or 0))]
     undone = [name for name in simulation.begun if name.startswith("undo_")]
     assert undone == ([] if simulation.run.run.state is RunState.SUCCEEDED else newest_first)
+
+
+@examples(40)
+@given(plans(), SEEDS, st.integers(0, 30))
+def test_a_cancel_at_any_moment_ends_the_run_and_its_children(plan: Plan, seed: int, moment: int):
+    simulation = Simulation(plan, seed)
+    for _ in range(moment):
+        simulation.step()
+    was_over = simulation.run.run.state.is_over or simulation.run.run.ending is not None
+    simulation.give("run", CancelRequested(at=simulation.store.now))
+    simulation.to_the_end()
+
+    states = {run.run.state for run in simulation.store.runs.values()}
+    assert all(state.is_over for state in states)
+    assert was_over or simulation.run.run.state in (RunState.CANCELLED, RunState.SUCCEEDED)
+    assert simulation.store.messages == {}
+
+
+@examples(40)
+@given(plans(compensated=False), SEEDS)
+def test_a_retry_after_the_bug_is_mended_ends_as_if_there_had_been_none(plan: Plan, seed: int):
+    simulation = Simulation(plan, seed).to_the_end()
+    simulation.failing = False
+    if simulation.run.run.state is RunState.SUCCEEDED:
+        return
+    before = dict(simulation.run.rows)
+    simulation.give("run", RetryRequested(at=simulation.store.now, epoch=1))
+    simulation.to_the_end()
+
+    kept = [row for row in before.values() if row.state is StepState.SUCCEEDED and row.index is None]
+    assert all(simulation.run.rows[row.key] == row for row in kept if row.name in plan.definition.followers)
+    failed = {row.name for row in simulation.run.rows.values() if row.state is StepState.FAILED}
+    # What still fails does so by its own condition, not for a task.
+    assert all(plan.definition.by_name[name].on_unmet is Otherwise.FAIL for name in failed)
+
+
+@examples(40)
+@given(plans(), SEEDS, st.data())
+def test_a_rerun_of_any_scope_comes_to_an_end(plan: Plan, seed: int, data: st.DataObject):
+    simulation = Simulation(plan, seed).to_the_end()
+    for epoch in (1, 2):
+        step = data.draw(st.sampled_from([step.name for step in plan.definition.main]))
+        scope = data.draw(st.sampled_from(["step", "downstream", "all"]))
+        event = RerunRequested(at=simulation.store.now, epoch=epoch, step=step, scope=scope)
+        simulation.give("run", event)
+        for wait in plan.definition.main:
+            if isinstance(wait.action, Wait):
+                signal = SignalReceived(at=0, id=f"{epoch}-{wait.name}", name=wait.action.signal, payload="again")
+                simulation.store.posts.append(("run", signal))
+        simulation.to_the_end()
+
+        assert simulation.run.run.state.is_over
+        assert simulation.run.run.epoch == epoch + 1
 
 
 @examples(40)
