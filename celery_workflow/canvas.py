@@ -127,6 +127,8 @@ class _Importer:
         return out
 
     def _group(self, members: Sequence[Any], given: _In, options: dict[str, Any]) -> _Out:
+        if given.options.get("link"):
+            raise DefinitionError("a group has no callbacks, as in Celery: make it the header of a chord")
         shared = _In(given.args, given.after, _without_links({**options, **given.options}), given.errbacks)
         outs = [self.add(member, shared) for member in members]
         return _Out([out.value for out in outs], tuple(name for out in outs for name in out.ends))

@@ -79,7 +79,6 @@ class Map:
     star: bool = False
     max_parallel: int | None = None
     on_error: OnItemError = OnItemError.FAIL
-    expands: bool = False
 
 
 @storable

@@ -43,10 +43,9 @@ def undo_next(draft: Draft) -> None:
     done = [record for record in draft.mains(undo) if record.state is StepState.SUCCEEDED]
     for record in sorted(done, key=lambda record: -(record.order or 0)):
         compensation = draft.step(undo[record.name])
-        if compensation.state in IN_FLIGHT:
-            return
-        if not compensation.state.is_over:
+        if compensation.state is StepState.PENDING:
             starting.begin(draft, compensation)
+        if not draft.step(compensation.name).state.is_over:
             return
     _finish(draft, draft.run.ending or RunState.FAILED, None)
 

@@ -67,7 +67,7 @@ class StepStarted(Outcome):
 @storable
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSucceeded(Outcome):
-    """The task returned. A step that expands brings the definition its task made."""
+    """The task returned. A step that expands, or whose task replaced itself, brings the definition of what follows."""
 
     result: Any = None
     expansion: Definition | None = None

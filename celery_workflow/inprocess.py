@@ -11,11 +11,12 @@ from typing import Any
 from celery import Celery
 from celery.app.trace import build_tracer
 from celery.backends.base import DisabledBackend
+from celery.exceptions import Ignore
 from kombu import Connection, Producer
 from kombu.exceptions import EncodeError
 from kombu.serialization import dumps, loads
 
-__all__ = ["Done", "Failed", "Ignored", "Retry", "Sent", "run_task", "through_serializer"]
+__all__ = ["Done", "Failed", "Ignored", "Replaced", "Retry", "Sent", "run_task", "through_serializer"]
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,25 @@ class Sent:
     options: dict[str, Any]
 
 
-TaskOutcome = Done | Failed | Retry | Ignored
+@dataclass(frozen=True)
+class Replaced:
+    """The task has put a canvas in its place by `self.replace`."""
+
+    canvas: Any
+
+
+TaskOutcome = Done | Failed | Retry | Ignored | Replaced
 
 
 def run_task(app: Celery, name: str, args: Any, kwargs: Any, *, request: dict[str, Any]) -> tuple[TaskOutcome, list[Sent]]:
     """Run it by Celery's own tracer, so that its signals, retries and limits of types mean what they mean."""
     task = app.tasks[name]
     backend = _Listener(app)
-    with _replaced(task, "_backend", backend), _kept_messages(app) as messages:
+    with (
+        _replaced(task, "_backend", backend),
+        _replaced(task, "replace", backend.replaced),
+        _kept_messages(app) as messages,
+    ):
         tracer = build_tracer(name, task, app.loader, "harness", app=app)
         tracer(request["id"], args, kwargs, {"hostname": "harness", "delivery_info": {}, "is_eager": False, **request})
     retry = next((message for message in messages if message[1].headers["id"] == request["id"]), None)
@@ -95,6 +107,11 @@ class _Listener(DisabledBackend):
 
     def mark_as_failure(self, task_id: str, exc: BaseException, traceback: Any = None, *args: Any, **kwargs: Any) -> None:
         self.outcome = Failed(exc, str(traceback or ""))
+
+    def replaced(self, signature: Any, *args: Any) -> None:
+        # Celery would send it; here it is for the workflow to do so.
+        self.outcome = Replaced(through_serializer(signature, self.app.conf.task_serializer))
+        raise Ignore("replaced by a canvas")
 
     def mark_as_retry(self, task_id: str, exc: BaseException, *args: Any, **kwargs: Any) -> None:
         self.retried, self.exception = True, exc

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from . import finishing, starting
-from .definition import Map, Role, Task
+from .definition import Role
 from .draft import Draft
 from .events import (
     ChildFinished,
@@ -36,8 +36,7 @@ def started(draft: Draft, event: StepStarted) -> str | None:
 def succeeded(draft: Draft, event: StepSucceeded) -> str | None:
     if (record := _current(draft, event)) is None:
         return _STALE
-    action = draft.declared(record).action
-    if isinstance(action, Task | Map) and action.expands and event.expansion is not None:
+    if event.expansion is not None:
         _expand(draft, record, event)
     else:
         draft.set_result(record.key, event.result)

@@ -15,7 +15,7 @@ from celery import Celery
 from . import drawing, journal
 from .builder import Workflow
 from .canvas import durable, expansion_of
-from .definition import Definition, Map, Task
+from .definition import Definition, Task
 from .errors import DefinitionError, RunFailedError, Snooze
 from .events import (
     CancelRequested,
@@ -31,7 +31,7 @@ from .events import (
     StepWithdrawn,
 )
 from .failures import error_of
-from .inprocess import Done, Failed, Retry, Sent, TaskOutcome, run_task, through_serializer
+from .inprocess import Done, Failed, Replaced, Retry, Sent, TaskOutcome, run_task, through_serializer
 from .memory import MemoryRun, MemoryStore, Message
 from .policies import MICRO, Error
 from .records import Key
@@ -191,6 +191,8 @@ class WorkflowHarness:
                 return StepWithdrawn(at=now, **which)
             case Done(result=result):
                 return self._done(message, result)
+            case Replaced(canvas=canvas):
+                return self._expanded(message, canvas)
             case Failed(exception=Snooze(seconds=seconds)):
                 return StepSnoozed(at=now, **which, due_at=now + round(seconds * MICRO))
             case Failed(exception=exception, traceback=traceback):
@@ -201,10 +203,13 @@ class WorkflowHarness:
                 return StepSucceeded(at=now, **which)
 
     def _done(self, message: Message, result: Any) -> Outcome:
-        now, which = self.store.now, _which(message)
         action = self.store.get(message.run_id).definition.by_name[message.send.name].action
-        if not (isinstance(action, Task | Map) and action.expands):
-            return StepSucceeded(at=now, **which, result=result)
+        if isinstance(action, Task) and action.expands:
+            return self._expanded(message, result)
+        return StepSucceeded(at=self.store.now, **_which(message), result=result)
+
+    def _expanded(self, message: Message, result: Any) -> Outcome:
+        now, which = self.store.now, _which(message)
         try:
             expansion = expansion_of(result, name=message.send.name, app=self.app)
         except DefinitionError as error:

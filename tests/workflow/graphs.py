@@ -15,12 +15,19 @@ from celery_workflow.values import Condition, Ref
 Failures = dict[str, int]
 
 
-@dataclass
+@dataclass(repr=False)
 class Plan:
     """A workflow and how its tasks behave."""
 
     definition: Definition
     failures: Failures = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"fail_fast={self.definition.fail_fast}\n" + "\n".join(
+            f"{step.name} fails {self.failures.get(step.name, 0)} of {step.retry.max_attempts}: {step.action} needs {step.needs}"
+            f" when {step.when} else {step.on_unmet}, spent {step.on_exhausted}"
+            for step in self.definition.steps
+        )
 
     def fails(self, name: str, index: int | None, failures: int) -> bool:
         planned = self.failures.get(name, 0)

@@ -54,14 +54,15 @@ class Simulation:
 
     def step(self) -> bool:
         """Let one thing happen; whether there was one."""
-        things: list[Any] = [*self.store.due_messages(), *self.store.due_timers(), *self.store.posts]
+        running = [message for message in self.store.messages.values() if message.leased]
+        things: list[Any] = [*running, *self.store.due_messages(), *self.store.due_timers(), *self.store.posts]
         if not things:
             due = self.store.next_due()
             self.store.now = self.store.now if due is None else due
             return due is not None
         thing = self.random.choice(things)
         if isinstance(thing, Message):
-            self._deliver(thing)
+            (self._finish if thing.leased else self._deliver)(thing)
         elif thing in self.store.posts:
             self.store.posts.remove(thing)
             self.give(*thing)
@@ -94,19 +95,19 @@ class Simulation:
         if self._mishap():
             return
         message.leased = True
-        self._run(message)
-        message.leased = False
-
-    def _run(self, message: Message) -> None:
         send = message.send
         if f"{send.name}:{send.index}" not in self.begun:
             self.begun.append(f"{send.name}:{send.index}")
-        which = {"at": self.store.now, "name": send.name, "index": send.index, "epoch": send.epoch, "attempt": send.attempt}
         if self.random.random() < 0.5:
-            self.give(message.run_id, StepStarted(**which))
+            self.give(message.run_id, StepStarted(at=self.store.now, **_which(message)))
+
+    def _finish(self, message: Message) -> None:
+        message.leased = False
         if self._mishap():
             return
-        event = StepWithdrawn(**which) if message.stop else self._outcome(message, which)
+        stopped = message.stop and self.random.random() < 0.5
+        which = {"at": self.store.now, **_which(message)}
+        event = StepWithdrawn(**which) if stopped else self._outcome(message, which)
         self.store.settle(message, from_json(to_json(event)))
         self._past.append((message.run_id, event))
         self.check(message.run_id)
@@ -129,3 +130,8 @@ class Simulation:
 
     def _mishap(self) -> bool:
         return self.hostile and self.random.random() < 0.2
+
+
+def _which(message: Message) -> dict[str, Any]:
+    send = message.send
+    return {"name": send.name, "index": send.index, "epoch": send.epoch, "attempt": send.attempt}

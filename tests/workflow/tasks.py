@@ -83,6 +83,11 @@ def make_canvas(n: int) -> Any:
     return group(double.s(i) for i in range(n)) | mark.s()
 
 
+@app.task(bind=True)
+def replace_itself(self: Any, n: int) -> Any:
+    raise self.replace(group(double.s(i) for i in range(n)))
+
+
 @app.task
 def send_another() -> str:
     double.delay(21)

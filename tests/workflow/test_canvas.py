@@ -213,6 +213,13 @@ def test_what_is_no_canvas_is_refused():
         durable(3)
 
 
+def test_a_callback_of_a_group_is_refused_as_in_celery():
+    canvas = chain(A, group(B, C))
+    canvas.link(D)
+    with pytest.raises(DefinitionError, match="a group has no callbacks"):
+        durable(canvas)
+
+
 def test_an_error_callback_that_is_a_canvas_is_refused_by_name():
     with pytest.raises(DefinitionError, match=r"an error callback is one task, not .*failed_with_id"):
         durable(add.s(1, 2).on_error(failed_with_id.s() | hear.s()))

@@ -26,6 +26,7 @@ from .tasks import (
     make_canvas,
     mark,
     numbers,
+    replace_itself,
     retry_itself,
     send_another,
     snooze_once,
@@ -523,6 +524,30 @@ def test_a_step_that_expands_is_as_long_as_its_canvas(harness: WorkflowHarness):
         return w.step(mark.s(w.expand(make_canvas.s(3))))
 
     assert finished(harness, expanding).result() == [[[0, 2, 4]]]
+
+
+def test_a_task_that_replaces_itself_is_as_long_as_its_replacement(harness: WorkflowHarness):
+    def replacing(w: Builder) -> Any:
+        return w.step(mark.s(w.step(replace_itself.s(3)), w.map(replace_itself, [1, 2])))
+
+    run = finished(harness, replacing)
+
+    assert run.result() == [[0, 2, 4], [[0], [0, 2]]]
+    assert len(run.children()) == 3
+
+
+def test_a_compensation_that_replaces_itself_is_waited_for(harness: WorkflowHarness):
+    failing["b"] = 1
+
+    def saga(w: Builder) -> None:
+        a = w.step(act.s("a"), name="a", compensate=act.s("undo a"))
+        b = w.step(act.s("b0"), name="b0", after=a, compensate=replace_itself.s(2))
+        w.step(act.s("b"), name="b", after=b)
+
+    run = finished(harness, saga)
+
+    assert states(run)["replace_itself"] == "succeeded"
+    assert told[-1] == "undo a"
 
 
 def test_an_expansion_that_is_no_canvas_fails_the_step(harness: WorkflowHarness):
