@@ -1,4 +1,10 @@
-"""THE state machine: what follows when something happens to a run. Pure: it reads a view and answers a decision."""
+"""THE state machine: what follows when something happens to a run. Pure: it reads a view and answers a decision.
+
+A store locks the run, gives `decide` a view that reads rows when they are asked for, and writes the decision in the
+same transaction: rows, results, signals and journal entries under their keys; messages, timers, children and posts.
+An outcome costs the rows of its step and of what follows it; an item of a map, its own, the map's and the next item's.
+Only a stop, a retry and a rerun read all steps of the run.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +52,8 @@ _HANDLERS: dict[type[Event], Callable[[Draft, Any], str | None]] = {
     SignalReceived: waiting.signalled,
     DeadlinePassed: stopping.deadline_passed,
     CancelRequested: stopping.cancel,
-    RetryRequested: rerunning.retry,
-    RerunRequested: rerunning.rerun,
+    RetryRequested: rerunning.reopen,
+    RerunRequested: rerunning.reopen,
 }
 
 

@@ -161,16 +161,24 @@ class CancelRequested(Event):
 @storable
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryRequested(Event):
-    """Go on from what failed, keeping what succeeded. `epoch` is the one to end: a second request is ignored."""
+    """Go on from what failed, keeping what succeeded. `epoch` is the one to end: a second request is ignored.
+
+    With `wait` it is done when the run is admitted: another run has its concurrency key.
+    """
 
     epoch: int
+    wait: bool = False
 
 
 @storable
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerunRequested(Event):
-    """Do a step again: only it (`step`), with what follows it (`downstream`), or the whole run (`all`)."""
+    """Do a step again: only it (`step`), with what follows it (`downstream`), or the whole run (`all`).
+
+    `epoch` and `wait` are as for a retry.
+    """
 
     epoch: int
+    wait: bool = False
     step: str | None = None
     scope: str = "downstream"

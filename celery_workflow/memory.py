@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -13,7 +13,7 @@ from .decision import Decision, Send, Timer, Withdraw
 from .definition import Definition
 from .engine import create, decide
 from .errors import RunNotFoundError
-from .events import DeadlinePassed, Event, RunAdmitted, StepWithdrawn, TimerFired
+from .events import DeadlinePassed, Event, RerunRequested, RetryRequested, RunAdmitted, StepWithdrawn, TimerFired
 from .journal import Entry
 from .records import Key, Parent, RunRecord, SignalRecord, StepRecord
 from .states import StepState
@@ -143,9 +143,14 @@ class MemoryStore:
             raise RunNotFoundError(f"there is no run {run_id}")
         return self.runs[run_id]
 
-    def give(self, run_id: str, event: Event) -> Decision:
-        """Let an event happen to a run."""
-        decision = decide(self.get(run_id), event)
+    def give(self, run_id: str, event: Any) -> Decision:
+        """Let an event happen to a run. One that is done again takes its place in the line of its key."""
+        run = self.get(run_id)
+        line = self._lines[run.run.concurrency_key] if run.run.concurrency_key else deque()
+        is_again = isinstance(event, RetryRequested | RerunRequested)
+        decision = decide(run, replace(event, wait=bool(line)) if is_again else event)
+        if is_again and not decision.ignored:
+            line.append(run_id)
         self._apply(run_id, decision)
         return decision
 

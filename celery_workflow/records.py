@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from .codec import storable
 from .definition import Definition
+from .events import Event
 from .policies import Error
 from .states import RunState, StepState
 
@@ -57,6 +58,8 @@ class RunRecord:
     finished_at: int | None = None
     deadline_at: int | None = None
     concurrency_key: str | None = None
+    #: The retry or rerun that is done when the run is admitted.
+    request: Event | None = None
     parent: Parent | None = None
     root_id: str | None = None
 

@@ -11,34 +11,44 @@ from .draft import Draft
 from .errors import InvalidTransitionError
 from .events import RerunRequested, RetryRequested
 from .policies import MICRO
-from .records import Key, RunRecord, StepRecord
+from .records import Key, StepRecord
 from .states import RunState, StepState
 
-__all__ = ["rerun", "retry"]
+__all__ = ["carry_out", "reopen"]
 
 _KEPT = frozenset({StepState.SUCCEEDED, StepState.SKIPPED})
 
 
-def retry(draft: Draft, event: RetryRequested) -> str | None:
-    """Go on from what has not succeeded, and from what a compensation has undone."""
-    if event.epoch != draft.run.epoch:
-        return "the run is in another epoch"
-    _must_be_over(draft.run)
+def reopen(draft: Draft, event: RetryRequested | RerunRequested) -> str | None:
+    """Open a run that is over, now or when its turn comes. Raises InvalidTransitionError if there is nothing to do."""
+    if event.epoch != draft.run.epoch or draft.run.request is not None:
+        return "it has been asked before"
+    if not draft.run.state.is_over:
+        raise InvalidTransitionError(f"run {draft.run.id} is {draft.run.state}: only what is over can be done again")
+    again = _again(draft, event)
+    if event.wait:
+        request = replace(event, wait=False)
+        draft.put_run(replace(draft.run, state=RunState.PENDING, ending=None, request=request), "queue")
+    else:
+        _reopen(draft, again, event)
+    return None
+
+
+def carry_out(draft: Draft, event: RetryRequested | RerunRequested) -> None:
+    """Do what was asked when the run had to wait for its turn."""
+    _reopen(draft, _again(draft, event), event)
+
+
+def _again(draft: Draft, event: RetryRequested | RerunRequested) -> set[str]:
+    """The steps to do again."""
+    if isinstance(event, RerunRequested):
+        return _scope(draft, event)
+    # What has not succeeded, and what a compensation has undone.
     undone = {of for of, name in draft.definition.compensations.items() if draft.step(name).state.is_over}
     again = {record.name for record in draft.mains() if record.state not in _KEPT or record.name in undone}
     if not again:
         raise InvalidTransitionError(f"run {draft.run.id} has {draft.run.state}: there is nothing to try again")
-    _reopen(draft, draft.definition.downstream(again), "retry", resume=True)
-    return None
-
-
-def rerun(draft: Draft, event: RerunRequested) -> str | None:
-    """Do the steps in scope again, whatever became of them."""
-    if event.epoch != draft.run.epoch:
-        return "the run is in another epoch"
-    _must_be_over(draft.run)
-    _reopen(draft, _scope(draft, event), "rerun", resume=False)
-    return None
+    return draft.definition.downstream(again)
 
 
 def _scope(draft: Draft, event: RerunRequested) -> set[str]:
@@ -52,12 +62,9 @@ def _scope(draft: Draft, event: RerunRequested) -> set[str]:
     return {event.step} if event.scope == "step" else draft.definition.downstream({event.step})
 
 
-def _must_be_over(run: RunRecord) -> None:
-    if not run.state.is_over:
-        raise InvalidTransitionError(f"run {run.id} is {run.state}: only what is over can be done again")
-
-
-def _reopen(draft: Draft, again: Collection[str], why: str, *, resume: bool) -> None:
+def _reopen(draft: Draft, again: Collection[str], event: RetryRequested | RerunRequested) -> None:
+    resume = isinstance(event, RetryRequested)
+    why = "retry" if resume else "rerun"
     epoch = draft.run.epoch + 1
     old = {record.name: record for record in draft.mains()}
     fresh = [_fresh(draft, name, old, again, epoch) for name in old if name in again]
@@ -94,6 +101,7 @@ def _open_run(draft: Draft, epoch: int, why: str, *, unfinished: int, bad: int) 
         state=RunState.RUNNING,
         epoch=epoch,
         ending=None,
+        request=None,
         reason="",
         error=None,
         failed_step=None,

@@ -6,11 +6,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from . import finishing, maps, waiting
+from . import finishing, maps, rerunning, waiting
 from .definition import Call, Gather, Map, Sleep, Step, Task, Wait
 from .draft import Draft
 from .errors import ValueMissingError
-from .events import RunAdmitted
+from .events import RerunRequested, RetryRequested, RunAdmitted
 from .policies import MICRO, Error, Otherwise
 from .records import StepRecord
 from .states import RunState, StepState
@@ -19,9 +19,12 @@ __all__ = ["admit", "begin", "begin_ready", "call_of", "send"]
 
 
 def admit(draft: Draft, event: RunAdmitted) -> str | None:
-    """Start the run, and each step that needs no other."""
+    """Start the run, and each step that needs no other; or do again what was asked for meanwhile."""
     if draft.run.state is not RunState.PENDING:
         return "the run has started"
+    if isinstance(draft.run.request, RetryRequested | RerunRequested):
+        rerunning.carry_out(draft, draft.run.request)
+        return None
     main = draft.definition.main
     draft.put_run(replace(draft.run, state=RunState.RUNNING, started_at=draft.at, unfinished=len(main)), "start")
     begin_ready(draft, [step.name for step in main if not step.needs])

@@ -7,6 +7,7 @@ A run::
                   +-> stopping -> compensating -> failed | cancelled | discarded
                                                      |
                   running <- retry, rerun -----------+
+       (by way of pending, if another run has its concurrency key)
 
 A step::
 
@@ -98,7 +99,7 @@ _RUN_MOVES: dict[RunState, frozenset[RunState]] = {
     RunState.RUNNING: frozenset({RunState.STOPPING, RunState.COMPENSATING, RunState.SUCCEEDED, RunState.FAILED}),
     RunState.STOPPING: frozenset({RunState.COMPENSATING}),
     RunState.COMPENSATING: frozenset({RunState.FAILED, RunState.CANCELLED, RunState.DISCARDED}),
-} | {over: frozenset({RunState.RUNNING}) for over in _RUN_ENDS}
+} | {over: frozenset({RunState.RUNNING, RunState.PENDING}) for over in _RUN_ENDS}
 
 
 def check_step_move(name: str, old: StepState, new: StepState) -> None:

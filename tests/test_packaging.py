@@ -70,7 +70,8 @@ def test_what_kombu_loads_is_a_harmless_json_serializer():
 
 def test_the_wheel_holds_the_migrations_and_the_types(tmp_path: Path):
     source = tmp_path / "source"
-    shutil.copytree(ROOT / "kombu_sqlqueue", source / "kombu_sqlqueue", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("celery_workflow", "kombu_sqlqueue"):
+        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     build = [
@@ -89,6 +90,7 @@ def test_the_wheel_holds_the_migrations_and_the_types(tmp_path: Path):
 
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
+    assert {"celery_workflow/py.typed", "celery_workflow/engine.py"} <= set(names)
     assert {"kombu_sqlqueue/py.typed", "kombu_sqlqueue/sql/migrations/env.py"} <= set(names)
     assert "kombu_sqlqueue/sql/migrations/versions/0001_first.py" in names
     assert not [name for name in names if name.startswith(("tests", "examples", "docs"))]

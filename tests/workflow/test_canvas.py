@@ -14,12 +14,13 @@ from celery import chain, chord, group
 from celery.canvas import Signature
 from celery.contrib.testing.worker import start_worker
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from celery_workflow.canvas import durable
 from celery_workflow.codec import from_json, to_json
 from celery_workflow.definition import Role
 from celery_workflow.errors import DefinitionError
-from celery_workflow.testing import WorkflowHarness
+from celery_workflow.testing import CRASH_POINTS, WorkflowHarness
 
 from .canvases import canvases
 from .tasks import act, add, app, double, failed_with_id, failed_with_request, failing, hear, mark, numbers, told
@@ -76,6 +77,19 @@ def test_a_canvas_that_has_been_a_message_gives_the_same_graph(canvas: Any):
 
     assert again == direct
     assert from_json(json.loads(json.dumps(to_json(direct)))) == direct
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(canvases, st.integers(0, 2**32), st.lists(st.sampled_from(CRASH_POINTS), max_size=6))
+def test_neither_order_nor_crashes_change_what_a_canvas_gives(canvas: Any, seed: int, crashes: list[str]):
+    harness = WorkflowHarness(app, seed=seed)
+    for point in crashes:
+        harness.crash_at(point)
+    started = harness.start(canvas)
+    harness.run_to_end()
+
+    assert started.result() == run(canvas)
+    assert harness.store.messages == {}
 
 
 A, B, C, D = (mark.s(letter) for letter in "abcd")

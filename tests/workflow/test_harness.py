@@ -684,6 +684,35 @@ def test_runs_of_one_key_follow_each_other(harness: WorkflowHarness):
     assert told.index(0) < told.index(2)
 
 
+def test_a_run_that_is_tried_again_goes_to_the_end_of_its_line(harness: WorkflowHarness):
+    failing[0] = 1
+    flow = workflow(app, name="test.keyed_again", concurrency_key=lambda **inputs: "one")(keyed)
+    first, second, third = (harness.start(flow, customer="x", n=n) for n in range(3))
+    harness.advance(seconds=15)
+    assert (first.status, second.status) == ("failed", "running")
+
+    first.retry()
+    assert first.status == "pending"
+    harness.advance(seconds=10)
+    assert [run.status for run in (first, second, third)] == ["pending", "succeeded", "running"]
+    harness.run_to_end()
+
+    assert [run.status for run in (first, second, third)] == ["succeeded"] * 3
+    assert told == [0, 1, 2, 0]
+
+
+def test_a_run_that_waits_to_be_tried_again_can_be_cancelled(harness: WorkflowHarness):
+    failing[0] = 1
+    flow = workflow(app, name="test.keyed_cancelled", concurrency_key="one")(keyed)
+    first, second = (harness.start(flow, customer="x", n=n) for n in range(2))
+    harness.advance(seconds=15)
+    first.retry()
+    first.cancel()
+    harness.run_to_end()
+
+    assert (first.status, second.status, told) == ("cancelled", "succeeded", [0, 1])
+
+
 def keyed(w: Builder, customer: str, n: int) -> Any:
     return w.step(act.s(n), after=w.sleep(10))
 
