@@ -237,8 +237,10 @@ class Workflow:
         self._queue: str | None = settings.pop("queue", None)
         self._key: str | Callable[..., str] | None = settings.pop("concurrency_key", None)
         self._elsewhere: Collection[str] = settings.pop("elsewhere", ())
-        timeout = settings.pop("timeout", None)
-        self._settings = {**settings, "timeout": None if timeout is None else _seconds(timeout)}
+        self._settings = {"version": 1, "fail_fast": True, "timeout": None}
+        if unknown := settings.keys() - self._settings.keys():
+            raise DefinitionError(f"{_place()}: workflow {self.name!r} has no setting {', '.join(sorted(unknown))}")
+        self._settings |= {**settings, "timeout": _seconds(settings.get("timeout"))}
         app.task(self._answer, name=self.name)
 
     def __repr__(self) -> str:

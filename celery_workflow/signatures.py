@@ -73,10 +73,8 @@ def policy_of(retry: Any) -> RetryPolicy:
     """A retry policy from a number of attempts, a dict of its fields, or itself."""
     if isinstance(retry, RetryPolicy):
         return retry
-    if isinstance(retry, int):
-        return RetryPolicy(max_attempts=retry)
     try:
-        given = dict(retry or {})
+        given = {"max_attempts": retry} if isinstance(retry, int) else dict(retry or {})
         given["no_retry_on"] = tuple(_error_name(kind) for kind in _listed(given.get("no_retry_on")))
         return RetryPolicy(**given)
     except (TypeError, ValueError) as error:

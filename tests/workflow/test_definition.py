@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from celery_workflow.builder import Builder, workflow
 from celery_workflow.codec import from_json, to_json
 from celery_workflow.definition import Call, Definition, Step, Task
 from celery_workflow.errors import DefinitionError
+from celery_workflow.policies import RetryPolicy
 from celery_workflow.refs import StepRef, plain
 from celery_workflow.states import StepState
 from celery_workflow.values import Condition, Ref, resolve
@@ -86,8 +88,28 @@ def test_what_makes_no_sense_is_refused_when_it_is_declared(build: Any, message:
         build(w)
         w.definition()
 
-    with pytest.raises((DefinitionError, ValueError), match=re.escape(message)):
+    with pytest.raises(DefinitionError, match=re.escape(message)):
         declare()
+
+
+def test_a_setting_that_is_unknown_is_refused():
+    with pytest.raises(DefinitionError, match=r"test_definition\.py:\d+: workflow 'typo' has no setting fail_fsat"):
+        workflow(app, name="typo", fail_fsat=True)(lambda w: None)
+
+
+def test_the_options_of_a_step_are_those_of_its_message():
+    w = Builder("w", queue="usual", retry=RetryPolicy(max_attempts=4))
+    w.step(add.s(1, 2), name="a", timeout=timedelta(minutes=5), priority=7)
+    w.step(add.s(1, 2).set(queue="own"), name="b", retry=1)
+    w.step(add.s(1, 2).set(queue="own"), name="c", queue="special", compensate=hear.s())
+    steps = w.definition().by_name
+
+    assert [steps[name].call.options for name in "abc"] == [  # type: ignore[union-attr]
+        {"time_limit": 300.0, "priority": 7, "queue": "usual"},
+        {"queue": "own"},
+        {"queue": "special"},
+    ]
+    assert [steps[name].retry.max_attempts for name in ("a", "b", "c", "hear")] == [4, 1, 4, 4]
 
 
 def test_a_reference_is_an_edge_wherever_it_stands():
