@@ -88,5 +88,5 @@ def _tell(draft: Draft, step: Step) -> None:
         told = draft.put(fresh, "again")
     if told.state in IN_FLIGHT:
         starting.send(draft, replace(fresh, attempt=told.attempt), "again")
-    else:
+    elif told.state is StepState.PENDING:
         starting.begin(draft, told)

@@ -22,8 +22,12 @@ EXPAND = "expand"
 
 
 def begin(draft: Draft, record: StepRecord, action: Map) -> None:
-    """The list is known: store the first chunk and send what may run. Raises TypeError if it is no list."""
+    """The list is known: store the first chunk and send what may run.
+
+    Raises TypeError or ValueMissingError if items or arguments are not what they should be, before anything is changed.
+    """
     total = len(_items(draft, action))
+    draft.resolve([action.call.args, action.call.kwargs])
     if not total:
         finishing.finish(draft, replace(record, total=0), StepState.SUCCEEDED, "empty")
         return
@@ -143,6 +147,8 @@ def _items(draft: Draft, action: Map) -> list[Any]:
     items = draft.resolve(action.items)
     if not isinstance(items, list | tuple):
         raise TypeError(f"a map needs a list, not {type(items).__name__}")
+    if action.star and not all(isinstance(item, list | tuple) for item in items):
+        raise TypeError("each item of such a map is a list of arguments")
     return list(items)
 
 

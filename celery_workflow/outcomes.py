@@ -128,7 +128,7 @@ def _again_at(draft: Draft, record: StepRecord, error: Error) -> int | None:
         return None
     seed = f"{draft.run.id}:{record.name}:{record.index}:{record.epoch}:{record.failures}"
     again_at = draft.at + policy.delay_after(record.failures, seed=seed)
-    first = draft.at if record.first_sent_at is None else record.first_sent_at
+    first = draft.at if record.first_due_at is None else record.first_due_at
     return None if policy.until is not None and again_at > first + policy.until * MICRO else again_at
 
 

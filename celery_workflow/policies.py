@@ -46,7 +46,7 @@ class RetryPolicy:
     """When a failed attempt is followed by another. Durations are in seconds.
 
     The nth failure is followed after ``delay * factor ** (n - 1)``, at most `max_delay`, less a random
-    part of up to `jitter` of it; never later than `until` after the first attempt was sent.
+    part of up to `jitter` of it; never later than `until` after the first attempt was due.
     """
 
     max_attempts: int = 1

@@ -82,7 +82,7 @@ class StepRecord:
     waits_for: int = 0
     upstream_failed: bool = False
     cascade: bool = False
-    first_sent_at: int | None = None
+    first_due_at: int | None = None
     changed_at: int = 0
     due_at: int | None = None
     error: Error | None = None

@@ -74,7 +74,7 @@ def send(
         state=StepState.SENT,
         attempt=record.attempt + 1,
         due_at=due_at,
-        first_sent_at=draft.at if record.first_sent_at is None else record.first_sent_at,
+        first_due_at=(due_at or draft.at) if record.first_due_at is None else record.first_due_at,
     )
     draft.send(sent, call, due_at=due_at)
     return draft.put(sent, why, error=error)

@@ -69,7 +69,8 @@ class Simulation:
         else:
             self._twice(lambda: self.store.fire(*thing), thing[0])
         if self.hostile and self._past and self.random.random() < 0.3:
-            self.give(*self.random.choice(self._past))
+            # What was lost comes late, more often than never.
+            self.give(*self.random.choice(self._past[-5:] if self.random.random() < 0.7 else self._past))
         return True
 
     def give(self, run_id: str, event: Event) -> Decision:

@@ -67,6 +67,17 @@ def test_a_failure_after_the_success_of_the_same_attempt_is_ignored():
     assert store.get("run").run.state is RunState.SUCCEEDED
 
 
+def test_an_outcome_of_the_attempt_before_is_ignored():
+    store = started(task("a", retry=RetryPolicy(max_attempts=3)))
+    first = message(store, "a")
+    failure = StepFailed(at=0, error=Error(type="E"), **which(first))
+    store.settle(first, failure)
+
+    assert store.give("run", failure).ignored
+    assert store.give("run", StepSucceeded(at=0, result="late", **which(first))).ignored
+    assert (row(store, "a").attempt, row(store, "a").failures) == (2, 1)
+
+
 def test_a_start_that_is_told_twice_or_late_harms_nothing():
     store = started(task("a"))
     told = which(message(store, "a"))
@@ -185,6 +196,39 @@ def test_a_long_row_of_skipped_steps_ends_in_one_decision():
     assert started(*steps).get("run").run.state is RunState.SUCCEEDED
 
 
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (Map(call=Call(task="t"), items=[[1], 2], star=True), "each item of such a map is a list of arguments"),
+        (Map(call=Call(task="t", args=(Ref("a", ("x",)),)), items=[1, 2]), "the result of step 'a' has no 'x'"),
+    ],
+)
+def test_a_map_whose_arguments_make_no_sense_fails_before_any_item_is_sent(action: Map, message: str):
+    store = started(task("a"), Step(name="m", action=action, after=("a",)))
+    decision = succeed(store, "a", {})
+
+    assert decision.sends == ()
+    assert message in row(store, "m").error.message
+    assert store.get("run").run.state is RunState.FAILED
+
+
+def test_the_time_for_attempts_begins_when_the_first_is_due():
+    late = Step(
+        name="a",
+        action=Task(call=Call(task="t", countdown=1000)),
+        retry=RetryPolicy(max_attempts=9, delay=10, factor=1, until=25),
+    )
+    store = started(late)
+    tries = 0
+    while store.messages:
+        tries += 1
+        store.now = store.next_due() or store.now
+        sent = message(store, "a")
+        store.settle(sent, StepFailed(at=store.now, error=Error(type="E"), **which(sent)))
+
+    assert tries == 3
+
+
 def test_a_map_that_fails_takes_back_what_has_not_begun():
     action = Map(call=Call(task="t"), items=[0, 1, 2, 3], max_parallel=3, on_error=OnItemError.FAIL)
     store = started(Step(name="m", action=action))
@@ -234,6 +278,49 @@ def test_a_child_is_started_once_and_its_end_counts_once():
 
     assert store.get("run").results(["$run"]) == {"$run": 7}
     assert len(store.runs) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "rest", "state"),
+    [
+        (StepFailed, {"error": Error(type="E")}, StepState.FAILED),
+        (StepRetried, {"due_at": 5}, StepState.CANCELLED),
+        (events.StepSnoozed, {"due_at": 5}, StepState.CANCELLED),
+        (StepSucceeded, {"expansion": Definition(name="c", steps=())}, StepState.CANCELLED),
+        (StepSucceeded, {"result": 1}, StepState.SUCCEEDED),
+    ],
+)
+def test_a_run_that_stops_lets_no_step_begin_again(kind: Any, rest: dict[str, Any], state: StepState):
+    store = started(task("a", retry=RetryPolicy(max_attempts=3)), task("b"))
+    running = message(store, "a")
+    running.leased = True
+    failed = message(store, "b")
+    store.settle(failed, StepFailed(at=0, error=Error(type="E"), **which(failed)))
+    assert store.get("run").run.state is RunState.STOPPING
+
+    store.settle(running, kind(at=0, **rest, **which(running)))
+
+    assert row(store, "a").state is state
+    assert (store.messages, len(store.runs)) == ({}, 1)
+    assert store.get("run").run.state is RunState.FAILED
+
+
+def test_the_end_of_a_childs_epoch_before_is_ignored():
+    child = Definition(name="c", steps=(task("x"),), result=Ref("x"))
+    store = started(Step(name="a", action=Task(call=Call(task="t"), expands=True)), result=Ref("a"))
+    sent = message(store, "a")
+    store.settle(sent, StepSucceeded(at=0, expansion=child, **which(sent)))
+    failed = message(store, "x")
+    store.settle(failed, StepFailed(at=0, error=Error(type="E"), **which(failed)))
+    run_id, ended = store.posts.popleft()
+    store.give(run_id, ended)
+    store.give("run", events.RetryRequested(at=0, epoch=1))
+
+    assert store.give(run_id, ended).ignored
+    store.give(*store.posts.popleft())
+    succeed(store, "x", 7)
+    store.give(*store.posts.popleft())
+    assert store.get("run").results(["$run"]) == {"$run": 7}
 
 
 def test_a_run_that_waits_for_its_turn_can_be_cancelled():
