@@ -17,7 +17,7 @@ __all__ = ["fail", "finish"]
 def fail(draft: Draft, record: StepRecord, error: Error, otherwise: Otherwise, why: str) -> None:
     """The step, or item, has failed for good; it is as bad as its declaration says."""
     record = replace(record, error=error)
-    if record.index is None and otherwise in (Otherwise.SKIP, Otherwise.SKIP_CASCADE) and not _is_ending(draft):
+    if record.index is None and otherwise in (Otherwise.SKIP, Otherwise.SKIP_CASCADE):
         cascade = otherwise is Otherwise.SKIP_CASCADE
         finish(draft, replace(record, cascade=cascade), StepState.SKIPPED, why, error=error)
         return
@@ -61,7 +61,3 @@ def _main_failed(draft: Draft, record: StepRecord, error: Error, otherwise: Othe
         stopping.stop(draft, RunState.DISCARDED, f"step {record.name} discarded")
     elif draft.definition.fail_fast:
         stopping.stop(draft, RunState.FAILED, f"step {record.name} failed")
-
-
-def _is_ending(draft: Draft) -> bool:
-    return draft.run.state is not RunState.RUNNING

@@ -39,7 +39,7 @@ def begin(draft: Draft, record: StepRecord, action: Map) -> None:
 def expand(draft: Draft, event: TimerFired) -> str | None:
     """Store the next chunk."""
     record = draft.step(event.name)
-    if record.state is not StepState.MAPPING or record.stopped or not record.expanding or record.due_at != event.due_at:
+    if record.state is not StepState.MAPPING or record.stopped or record.due_at != event.due_at:
         return "the chunk is stored, or the map is over"
     action = _action(draft, record)
     draft.put(replace(record, expanding=False, due_at=None), EXPAND)

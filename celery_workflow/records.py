@@ -131,7 +131,8 @@ class RunView(Protocol):
     """A locked run, as much of it as somebody asks for. Nothing else may change it meanwhile.
 
     A store answers each question by one query at most, so that the outcome of one item among 100,000
-    reads three rows.
+    reads three rows. It does well to remember results from one event to the next: that of a step that is
+    over stays the same for an epoch, and a large one may be an argument of every item of a map.
     """
 
     @property

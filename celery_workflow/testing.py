@@ -15,8 +15,9 @@ from celery import Celery
 from . import drawing, journal
 from .builder import Workflow
 from .canvas import durable, expansion_of
-from .definition import Definition, Task
-from .errors import DefinitionError, RunFailedError, Snooze
+from .definition import Definition, Role, Task
+from .draft import task_id_of
+from .errors import DefinitionError, Permanent, RunFailedError, Snooze
 from .events import (
     CancelRequested,
     Outcome,
@@ -34,7 +35,7 @@ from .failures import error_of
 from .inprocess import Done, Failed, Replaced, Retry, Sent, TaskOutcome, run_task, through_serializer
 from .memory import MemoryRun, MemoryStore, Message
 from .policies import MICRO, Error
-from .records import Key
+from .records import Key, StepRecord
 from .states import RunState, StepState
 
 __all__ = ["CRASH_POINTS", "HarnessRun", "StepInfo", "WorkflowHarness"]
@@ -193,10 +194,13 @@ class WorkflowHarness:
                 return self._done(message, result)
             case Replaced(canvas=canvas):
                 return self._expanded(message, canvas)
-            case Failed(exception=Snooze(seconds=seconds)):
+            # A task with `autoretry_for` has retried for these, too.
+            case Failed(exception=Snooze(seconds=seconds)) | Retry(exception=Snooze(seconds=seconds)):
                 return StepSnoozed(at=now, **which, due_at=now + round(seconds * MICRO))
             case Failed(exception=exception, traceback=traceback):
                 return StepFailed(at=now, **which, error=error_of(exception, traceback))
+            case Retry(exception=Permanent() as exception):
+                return StepFailed(at=now, **which, error=error_of(exception))
             case Retry():
                 return self._retried(message, outcome)
             case _:
@@ -263,21 +267,20 @@ class HarnessRun:
 
     def steps(self) -> dict[str, StepInfo]:
         """All steps by name; handlers and compensations only if they were begun."""
-        from .draft import task_id_of
-
         stored = self._stored
-        names = [
-            step.name for step in stored.definition.steps if step in stored.definition.main or Key(step.name) in stored.rows
-        ]
+        names = [step.name for step in stored.definition.steps if step.role is Role.MAIN or Key(step.name) in stored.rows]
         results = stored.results(names)
-        shown = {}
-        for name in names:
-            row = stored.rows.get(Key(name))
-            state, attempt, epoch = (row.state, row.attempt, row.epoch) if row else (StepState.PENDING, 0, 1)
-            result = results[name] if state is StepState.SUCCEEDED else None
-            task_id = task_id_of(self.id, Key(name), epoch)
-            shown[name] = StepInfo(str(state), attempt, epoch, task_id, result, row.error if row else None)
-        return shown
+        return {name: self._step(stored.rows.get(Key(name), StepRecord(name=name)), results[name]) for name in names}
+
+    def _step(self, row: StepRecord, result: Any) -> StepInfo:
+        return StepInfo(
+            status=str(row.state),
+            attempt=row.attempt,
+            epoch=row.epoch,
+            task_id=task_id_of(self.id, row.key, row.epoch),
+            result=result if row.state is StepState.SUCCEEDED else None,
+            error=row.error,
+        )
 
     def progress(self) -> dict[str, int]:
         """How many steps are in each state, and `total`; an item of a map counts as one, too."""

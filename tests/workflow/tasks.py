@@ -70,6 +70,18 @@ def snooze_once(what: Any) -> str:
     return "rested"
 
 
+@app.task(autoretry_for=(Exception,), retry_backoff=1, retry_jitter=False)
+def retried_for_everything(what: str) -> str:
+    told.append(what)
+    if told.count(what) > 1:
+        return "done"
+    if what == "snooze":
+        raise Snooze(60)
+    if what == "permanent":
+        raise Permanent("no use")
+    raise Planned(what)
+
+
 @app.task(bind=True, max_retries=3)
 def retry_itself(self: Any, what: Any) -> int:
     told.append((what, self.request.retries))

@@ -27,6 +27,7 @@ from .tasks import (
     mark,
     numbers,
     replace_itself,
+    retried_for_everything,
     retry_itself,
     send_another,
     snooze_once,
@@ -272,6 +273,24 @@ def test_a_tasks_own_retry_keeps_its_id_and_its_count(harness: WorkflowHarness):
     assert run.result() == 2
     assert told == [("x", 0), ("x", 1), ("x", 2)]
     assert harness.now == datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("other", ("succeeded", 1, ["Planned"])),
+        ("snooze", ("succeeded", 60, [])),
+        ("permanent", ("failed", 0, ["Permanent"])),
+    ],
+)
+def test_a_task_that_celery_retries_for_everything_keeps_what_it_wished(harness: WorkflowHarness, what: str, expected: Any):
+    def wishing(w: Builder) -> Any:
+        return w.step(retried_for_everything.s(what))
+
+    began = harness.now
+    run = finished(harness, wishing)
+
+    assert (run.status, (harness.now - began).seconds, [one["error"].type for one in run.errors]) == expected
 
 
 @pytest.mark.parametrize(("fail_fast", "other"), [(True, "cancelled"), (False, "succeeded")])
