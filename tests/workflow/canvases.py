@@ -7,7 +7,7 @@ from typing import Any
 from celery import chain, chord, group
 from hypothesis import strategies as st
 
-from .tasks import mark
+from .tasks import boom, mark
 
 numbers = st.integers(0, 9)
 
@@ -33,6 +33,11 @@ def _wider(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         st.lists(st.tuples(numbers, numbers), max_size=3).map(mark.starmap),
     )
 
+
+#: Some of their tasks fail.
+failing_canvases: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(st.builds(boom.si), _tasks(), _tasks()), _wider, max_leaves=6
+)
 
 #: Chunks come alone: inside a canvas Celery sends them off and answers with ids.
 _chunks = st.lists(st.tuples(numbers), min_size=1, max_size=4).map(lambda items: mark.chunks(items, 2))

@@ -58,6 +58,11 @@ def act(what: Any, *args: Any) -> Any:
 
 
 @app.task
+def boom() -> None:
+    raise Planned("boom")
+
+
+@app.task
 def give_up(what: Any) -> None:
     raise Permanent(Planned(what))
 

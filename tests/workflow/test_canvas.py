@@ -13,6 +13,7 @@ import pytest
 from celery import chain, chord, group
 from celery.canvas import Signature
 from celery.contrib.testing.worker import start_worker
+from celery.exceptions import ChordError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,8 +23,8 @@ from celery_workflow.definition import Role
 from celery_workflow.errors import DefinitionError
 from celery_workflow.testing import CRASH_POINTS, WorkflowHarness
 
-from .canvases import canvases
-from .tasks import act, add, app, double, failed_with_id, failed_with_request, failing, hear, mark, numbers, told
+from .canvases import canvases, failing_canvases
+from .tasks import Planned, act, add, app, double, failed_with_id, failed_with_request, failing, hear, mark, numbers, told
 
 pytestmark = pytest.mark.filterwarnings("ignore:task_allow_error_cb_on_chord_header")
 
@@ -57,6 +58,22 @@ def test_a_canvas_gives_what_celery_gives(canvas: Any):
     ours = run(canvas)
 
     assert ours == by_celery(canvas)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(failing_canvases)
+@pytest.mark.usefixtures("worker")
+def test_a_canvas_fails_where_celery_says_it_failed(canvas: Any):
+    harness = WorkflowHarness(app)
+    started = harness.start(canvas)
+    harness.run_to_end()
+
+    if started.status == "succeeded":
+        assert started.result() == by_celery(canvas)
+    else:
+        assert started.errors[0]["error"].message == "boom"
+        with pytest.raises((Planned, ChordError)):
+            by_celery(canvas)
 
 
 @pytest.mark.soak

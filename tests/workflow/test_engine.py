@@ -305,6 +305,17 @@ def test_a_run_that_stops_lets_no_step_begin_again(kind: Any, rest: dict[str, An
     assert store.get("run").run.state is RunState.FAILED
 
 
+def test_a_run_that_is_tried_again_has_its_time_anew():
+    store = started(task("a"), timeout=60)
+    failed = message(store, "a")
+    store.settle(failed, StepFailed(at=0, error=Error(type="E"), **which(failed)))
+    store.now = 50_000_000
+    store.give("run", events.RetryRequested(at=store.now, epoch=1))
+
+    assert store.give("run", events.DeadlinePassed(at=60_000_000, due_at=60_000_000)).ignored
+    assert not store.give("run", events.DeadlinePassed(at=110_000_000, due_at=110_000_000)).ignored
+
+
 def test_the_end_of_a_childs_epoch_before_is_ignored():
     child = Definition(name="c", steps=(task("x"),), result=Ref("x"))
     store = started(Step(name="a", action=Task(call=Call(task="t"), expands=True)), result=Ref("a"))
