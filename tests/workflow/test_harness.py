@@ -631,6 +631,39 @@ def test_a_retry_does_again_what_was_undone(harness: WorkflowHarness):
     assert told == ["a", "b", "undo a", "a", "b"]
 
 
+def test_what_is_done_again_is_undone_again(harness: WorkflowHarness):
+    failing["b"] = 2
+
+    def undone(w: Builder) -> Any:
+        a = w.step(act.s("a"), name="a", compensate=act.s("undo a"))
+        return w.step(act.s("b"), name="b", after=a)
+
+    run = finished(harness, undone)
+    run.retry()
+    harness.run_to_end()
+
+    assert run.status == "failed"
+    assert told == ["a", "b", "undo a", "a", "b", "undo a"]
+
+
+@pytest.mark.parametrize("kept", ["upstream_failed", "skipped"])
+def test_a_rerun_minds_what_it_keeps(harness: WorkflowHarness, kept: str):
+    failing["bad"] = 1
+
+    def minding(w: Builder) -> None:
+        bad = w.step(act.s("bad"), name="bad", on_exhausted="fail" if kept == "upstream_failed" else "skip-cascade")
+        good = w.step(act.s("good"), name="good")
+        w.step(act.s("last"), name="last", after=[bad, good])
+
+    run = finished(harness, minding, fail_fast=False)
+    run.rerun(from_step="good")
+    harness.run_to_end()
+
+    assert run.steps()["last"].status == kept
+    assert told.count("good") == 2
+    assert "last" not in told
+
+
 def test_a_retry_of_a_map_keeps_the_items_that_succeeded(harness: WorkflowHarness):
     failing["b"] = 1
 
