@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from celery import chain, chord, group
-from celery.canvas import Signature
+from celery.canvas import Signature, _chain
 from celery.contrib.testing.worker import start_worker
 from celery.exceptions import ChordError
 from hypothesis import HealthCheck, given, settings
@@ -114,11 +114,11 @@ SPELLINGS = [
     (chain(A, B, C), A | B | C, chain(A, chain(B, C)), chain(chain(A, B), C), chain(chain(chain(A)), B, chain(C))),
     (chord([A, B], C), chain(group(A, B), C), group(A, B) | C, chord(group(A, B), C), chain(chain(group(A, B)), C)),
     (A | group(B, C), chain(A, group(B, C)), chain(A, group(group(B, C))), chain(A, group(group(B), C))),
-    (chain(A, group(B), C), A | group(B) | C, chain(A, B, C)),
+    (chain(A, group(B), C), A | group(B) | C, chain(A, B, C), _chain(A, group(B), C), _chain(A, _chain(B, group(C)))),
     (chain(A, chord([B, C], D)), A | group(B, C) | D, chain(A, group(B, C), D)),
     (chord([A, B], C | D), group(A, B) | C | D, chain(chord([A, B], C), D), chain(group(A, B), chain(C, D))),
     (group(A, B, C), group([A, B, C]), group(group(A, B), C), group(x for x in (A, B, C))),
-    (chain(A, group(), B), chain(A, B)),
+    (chain(A, group(), B), chain(A, B), _chain(A, group(), B), _chain(group(), A, B)),
 ]
 
 
