@@ -29,7 +29,7 @@ def _wider(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(
         some.map(lambda parts: chain(*parts)),
         # As `chain`, without what that does to put its parts in order.
-        some.map(lambda parts: _chain(*parts)),
+        some.map(lambda parts: chain(*parts) if isinstance(parts[0], group) else _chain(*parts)),
         some.map(lambda parts: group(*_flat(parts))),
         st.tuples(some, inner).map(lambda both: chord(_flat(both[0]), both[1])),
         st.lists(numbers, max_size=3).map(mark.map),

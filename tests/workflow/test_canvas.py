@@ -134,6 +134,15 @@ def test_groups_in_a_header_keep_the_order_in_which_they_are_written():
     assert run(chord([group(A, B), C], D)) == [[["a"], ["b"], ["c"]], "d"]
 
 
+def test_a_group_and_a_task_are_a_join_wherever_they_stand():
+    """Of this spelling, which `chain` itself would mend, Celery runs the task once for each member of the group."""
+    assert run(chord([A], _chain(group(B, C), D))) == [[[[["a"]], "b"], [[["a"]], "c"]], "d"]
+
+
+def test_an_empty_group_alone_gives_nothing_in_a_list():
+    assert run(group()) == run(_chain(group())) == run(_chain(group(), group())) == []
+
+
 def test_chunks_inside_a_canvas_give_their_values():
     """Celery would send them off and answer with the ids of their results."""
     assert run(group(add.chunks([(1, 1), (2, 2), (3, 3)], 2)) | mark.s()) == [[[2, 4], [6]]]
