@@ -1,4 +1,5 @@
-"""Durable schedules for Celery: rows in a SQL database, fired once however many beats run.
+"""Durable schedules for Celery: rows in a SQL database, fired once however many beats run. And the engine of
+durable workflows, which runs them in one process so far (`celery_workflow.testing`).
 
 Importing this package imports neither SQLAlchemy nor Celery; the names below load on first use.
 """

@@ -1,8 +1,20 @@
-"""The errors this package raises, under one root."""
+"""The errors this package raises, and the two that a step may raise to say how it should go on."""
 
 from __future__ import annotations
 
-__all__ = ["DuplicateScheduleError", "ScheduleError", "ScheduleNotFoundError", "WorkflowError"]
+__all__ = [
+    "DefinitionError",
+    "DuplicateScheduleError",
+    "InvalidTransitionError",
+    "Permanent",
+    "RunFailedError",
+    "RunNotFoundError",
+    "ScheduleError",
+    "ScheduleNotFoundError",
+    "Snooze",
+    "ValueMissingError",
+    "WorkflowError",
+]
 
 
 class WorkflowError(Exception):
@@ -19,3 +31,39 @@ class DuplicateScheduleError(ScheduleError):
 
 class ScheduleNotFoundError(WorkflowError, LookupError):
     """There is no schedule of that name."""
+
+
+class DefinitionError(WorkflowError, ValueError):
+    """A workflow is not well formed; the text names the step and the line that declares it."""
+
+
+class ValueMissingError(WorkflowError, LookupError):
+    """A reference points at something that the result of its step does not have."""
+
+
+class InvalidTransitionError(WorkflowError):
+    """A run or a step may not do this in the state it is in; the text names both."""
+
+
+class RunFailedError(WorkflowError):
+    """A run has no result: it failed, was cancelled or discarded, or is not over. The text says which, and why."""
+
+
+class RunNotFoundError(WorkflowError, LookupError):
+    """There is no such run."""
+
+
+class Snooze(Exception):
+    """Raised in a step: try it again after so many seconds; no attempt is spent."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+class Permanent(Exception):
+    """Raised in a step: it failed, and no further attempt would help. Wraps the error or its text."""
+
+    def __init__(self, error: BaseException | str) -> None:
+        super().__init__(str(error))
+        self.error = error

@@ -14,11 +14,13 @@ from sqlalchemy import delete, select, text
 from celery_workflow import Schedules
 from celery_workflow.firing import Firing
 from celery_workflow.home import Home
+from celery_workflow.testing import WorkflowHarness
 from kombu_sqlqueue import process as processes
 from kombu_sqlqueue.clock import FakeClock
 from kombu_sqlqueue.options import DatabaseOptions
 from kombu_sqlqueue.process import process_for
 
+from . import tasks
 from .apps import app_on, prepare, wipe_all
 from .beats import Beats
 
@@ -81,6 +83,19 @@ def beat(app: Celery, clock: FakeClock) -> Iterator[Beat]:
     beat = Beat(app, clock)
     yield beat
     beat.firing.close()
+
+
+@pytest.fixture
+def harness() -> WorkflowHarness:
+    """A world of its own, in which no task has done anything yet."""
+    tasks.told.clear()
+    tasks.failing.clear()
+    return WorkflowHarness(tasks.app)
+
+
+@pytest.fixture
+def workflow_app() -> Celery:
+    return tasks.app
 
 
 class Beat:

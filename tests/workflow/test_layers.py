@@ -22,6 +22,14 @@ MODULES = sorted(
 #: Layers with their modules. A module that is nowhere is an adapter.
 LAYERS = {
     "domain": {"cron", "errors", "planning", "schedules", "solar", "state", "syncing", "timing", "windows", "zones"},
+    #: The heart of workflows: what becomes of a run, whoever stores it.
+    "engine": {
+        *("codec", "decision", "definition", "draft", "drawing", "ending", "engine", "events", "failures", "finishing"),
+        *("invariants", "journal", "maps", "memory", "outcomes", "policies", "records", "refs", "rerunning", "starting"),
+        *("states", "stopping", "values", "waiting"),
+    },
+    "building": {"builder", "canvas", "errbacks", "signatures"},
+    "testing": {"inprocess", "pytest_plugin", "testing"},
     "contract": {"store"},
     "entry": {"__init__", "commands"},
     "cli": {"cli"},
@@ -29,6 +37,9 @@ LAYERS = {
 #: What each may import: layers of ours, and packages of others besides the standard library.
 MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
     "domain": ({"domain"}, {"croniter", "ephem"}),
+    "engine": ({"engine", "domain"}, set()),
+    "building": ({"engine", "domain", "building"}, {"celery", "kombu"}),
+    "testing": ({"engine", "domain", "building", "testing"}, {"celery", "kombu", "pytest"}),
     "contract": ({"domain", "contract"}, set()),
     "sql": ({"domain", "contract", "sql"}, {"sqlalchemy", "alembic", "kombu_sqlqueue"}),
     "adapters": ({"domain", "contract", "adapters", "sql"}, {"celery", "kombu", "kombu_sqlqueue", "redis", "tzlocal"}),
@@ -60,6 +71,13 @@ def test_a_module_imports_only_what_its_layer_may(module: str):
             assert package in others or package in sys.stdlib_module_names, f"{module} imports {imported}"
         if package == "kombu_sqlqueue":
             assert any(inner == each or inner.startswith(f"{each}.") for each in SHARED), f"{module} imports {imported}"
+
+
+def test_the_engine_of_workflows_loads_neither_celery_nor_a_database():
+    loaded = modules_after("import celery_workflow.engine, celery_workflow.memory, celery_workflow.drawing")
+
+    assert "celery_workflow.maps" in loaded
+    assert not {name for name in loaded if name.partition(".")[0] in {"celery", "kombu", "kombu_sqlqueue", "sqlalchemy"}}
 
 
 def test_kombu_sqlqueue_knows_nothing_of_this_package():

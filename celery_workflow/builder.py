@@ -1,0 +1,297 @@
+"""How workflows are written: a function that calls a builder once for each step."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+from celery.canvas import Signature, _chain, chord, group
+
+from .codec import to_json
+from .definition import Action, Call, Definition, Map, OnItemError, Role, Sleep, Step, Task, Wait
+from .errors import DefinitionError
+from .policies import NO_RETRY, Otherwise, RetryPolicy
+from .refs import StepRef, plain
+from .signatures import call_of, policy_of, step_name
+from .values import RUN
+
+__all__ = ["DEFINITION", "Builder", "Workflow", "workflow"]
+
+#: Under this key the starter task of a workflow answers with the definition it has built.
+DEFINITION = "celery_workflow.definition"
+
+Duration = float | int | timedelta
+
+
+class Builder:
+    """Collects the steps of one workflow. Each call returns a reference to the step's result."""
+
+    def __init__(self, name: str, *, retry: RetryPolicy = NO_RETRY, queue: str | None = None) -> None:
+        self.name = name
+        self._retry = retry
+        self._queue = queue
+        self._steps: list[Step] = []
+
+    def step(
+        self,
+        signature: Signature,
+        *,
+        name: str | None = None,
+        after: Any = (),
+        when: Any = True,
+        on_unmet: str = "skip",
+        on_exhausted: str = "fail",
+        retry: Any = None,
+        timeout: Duration | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        compensate: Signature | Callable[[StepRef], Signature] | None = None,
+    ) -> StepRef:
+        """Run a task. `compensate` undoes it if the run fails or is cancelled after it succeeded: a signature, or a
+        function that makes one of the reference to this step. `timeout` is a hard limit, in seconds."""
+        call = self._call(signature, timeout=timeout, queue=queue, priority=priority)
+        return self._add(Task(call=call), name, after, when, on_unmet, on_exhausted, retry, compensate)
+
+    def map(
+        self,
+        task: Any,
+        items: Any,
+        *,
+        name: str | None = None,
+        after: Any = (),
+        when: Any = True,
+        on_unmet: str = "skip",
+        on_exhausted: str = "fail",
+        retry: Any = None,
+        timeout: Duration | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        max_parallel: int | None = None,
+        on_error: str = "fail",
+        star: bool = False,
+    ) -> StepRef:
+        """Run a task, or a signature, once for each item of a list, which may be known only then. The result is the
+        list of results. `on_error`: fail (begin no more), finish (the others first), skip (None for it)."""
+        if isinstance(task, Workflow):
+            raise DefinitionError(f"{_place()}: a map runs tasks; let each start the workflow {task.name!r} by itself")
+        signature = task if isinstance(task, Signature) else task.s()
+        if max_parallel is not None and max_parallel < 1:
+            raise DefinitionError(f"{_place()}: max_parallel is {max_parallel}: nothing would ever run")
+        action = Map(
+            call=self._call(signature, timeout=timeout, queue=queue, priority=priority),
+            items=plain(items),
+            star=star,
+            max_parallel=max_parallel,
+            on_error=_word(OnItemError, on_error),
+        )
+        return self._add(action, name, after, when, on_unmet, on_exhausted, retry)
+
+    def expand(self, signature: Signature, **options: Any) -> StepRef:
+        """Run a task that returns a canvas, then that canvas; the result is the canvas's. Options as for `step`."""
+        return self._expanding(self._call(signature), options)
+
+    def sub(
+        self, other: Workflow, /, *, name: str | None = None, after: Any = (), when: Any = True, **inputs: Any
+    ) -> StepRef:
+        """Run another workflow with these inputs; the result is its result."""
+        return self._expanding(Call(task=other.name, kwargs=plain(inputs)), {"name": name, "after": after, "when": when})
+
+    def sleep(self, duration: Any, *, name: str | None = None, after: Any = (), when: Any = True) -> StepRef:
+        """Wait for a timedelta or a number of seconds, or until a datetime; no worker is held."""
+        if isinstance(duration, datetime):
+            action = Sleep(until=duration.isoformat())
+        else:
+            action = Sleep(seconds=plain(_seconds(duration)))
+        return self._add(action, name or self._free("sleep"), after, when)
+
+    def sleep_until(self, moment: Any, *, name: str | None = None, after: Any = (), when: Any = True) -> StepRef:
+        """Wait until a datetime, or until the ISO text that a step's result has."""
+        until = moment.isoformat() if isinstance(moment, datetime) else plain(moment)
+        return self._add(Sleep(until=until), name or self._free("sleep"), after, when)
+
+    def wait_for(
+        self,
+        signal: str,
+        *,
+        timeout: Any,
+        on_timeout: str = "fail",
+        name: str | None = None,
+        after: Any = (),
+        when: Any = True,
+    ) -> StepRef:
+        """Wait for a signal; its payload is the result. A timeout of None, for ever, has to be said.
+        `on_timeout`: fail, skip, skip-cascade or discard."""
+        action = Wait(signal=signal, timeout=plain(_seconds(timeout)), on_timeout=_word(Otherwise, on_timeout))
+        return self._add(action, name or self._free(signal), after, when)
+
+    def on_success(self, signature: Signature, *, name: str | None = None) -> None:
+        """When the run has succeeded, call this with the run's result before its own arguments."""
+        self._handler(Role.ON_SUCCESS, signature, name, StepRef(RUN)["result"])
+
+    def on_failure(self, signature: Signature, *, name: str | None = None) -> None:
+        """When the run has failed, call this with a dict that tells of it (id, step, error and so on)."""
+        self._handler(Role.ON_FAILURE, signature, name, StepRef(RUN))
+
+    def on_cancel(self, signature: Signature, *, name: str | None = None) -> None:
+        """When the run has been cancelled, call this with a dict that tells of it."""
+        self._handler(Role.ON_CANCEL, signature, name, StepRef(RUN))
+
+    def definition(self, result: Any = None, **options: Any) -> Definition:
+        """What has been built; without a result, that of the steps that no other needs."""
+        chosen = plain(result) if result is not None else self._last()
+        return Definition(name=self.name, steps=tuple(self._steps), result=chosen, **options)
+
+    def _expanding(self, call: Call, options: dict[str, Any]) -> StepRef:
+        given = {
+            key: options.pop(key) for key in ("name", "after", "when", "on_unmet", "on_exhausted", "retry") if key in options
+        }
+        call = replace(call, options={**call.options, **options})
+        return self._add(Task(call=call, expands=True), **given)
+
+    def _add(
+        self,
+        action: Action,
+        name: str | None = None,
+        after: Any = (),
+        when: Any = True,
+        on_unmet: str = "skip",
+        on_exhausted: str = "fail",
+        retry: Any = None,
+        compensate: Any = None,
+    ) -> StepRef:
+        chosen = name or self._free(action.call.task if isinstance(action, Task | Map) else "gather")
+        step = Step(
+            name=chosen,
+            action=action,
+            after=_names(after),
+            when=plain(when),
+            on_unmet=_word(Otherwise, on_unmet),
+            on_exhausted=_word(Otherwise, on_exhausted),
+            retry=self._retry if retry is None else policy_of(retry),
+            place=_place(),
+        )
+        self._steps.append(step)
+        ref = StepRef(chosen)
+        if compensate is not None:
+            self._undo(chosen, compensate if isinstance(compensate, Signature) else compensate(ref))
+        return ref
+
+    def _undo(self, of: str, signature: Signature) -> None:
+        call = self._call(signature)
+        self._steps.append(
+            Step(
+                name=self._free(call.task),
+                action=Task(call=call),
+                role=Role.COMPENSATION,
+                of=(of,),
+                retry=self._retry,
+                place=_place(),
+            )
+        )
+
+    def _handler(self, role: Role, signature: Signature, name: str | None, told: StepRef) -> None:
+        call = self._call(signature, told)
+        step = Step(name=name or self._free(call.task), action=Task(call=call), role=role, retry=self._retry, place=_place())
+        self._steps.append(step)
+
+    def _call(
+        self,
+        signature: Signature,
+        *args: Any,
+        timeout: Duration | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+    ) -> Call:
+        if not isinstance(signature, Signature):
+            raise DefinitionError(f"{_place()}: a step is a signature such as task.s(...), not {signature!r}")
+        if isinstance(signature, group | _chain | chord):
+            raise DefinitionError(f"{_place()}: a step is one task; a task that returns a canvas goes into expand()")
+        own = {"time_limit": None if timeout is None else _seconds(timeout), "queue": queue, "priority": priority}
+        options = {key: value for key, value in own.items() if value is not None}
+        if self._queue and "queue" not in {**signature.options, **options}:
+            options["queue"] = self._queue
+        return call_of(signature, *args, options=options)
+
+    def _free(self, wanted: str) -> str:
+        return step_name(wanted, (step.name for step in self._steps))
+
+    def _last(self) -> Any:
+        needed = {name for step in self._steps for name in step.needs if step.role is Role.MAIN}
+        last = [plain(StepRef(step.name)) for step in self._steps if step.role is Role.MAIN and step.name not in needed]
+        return last[0] if len(last) == 1 else last
+
+
+class Workflow:
+    """A workflow by name: a builder function, and the settings all its runs share."""
+
+    def __init__(self, app: Celery, build: Callable[..., Any], **settings: Any) -> None:
+        self.app = app
+        self.name: str = settings.pop("name", None) or f"{build.__module__}.{build.__name__}"
+        self._function = build
+        self._retry = policy_of(settings.pop("retry", None))
+        self._queue: str | None = settings.pop("queue", None)
+        self._key: str | Callable[..., str] | None = settings.pop("concurrency_key", None)
+        self._elsewhere: Collection[str] = settings.pop("elsewhere", ())
+        self._settings = {"version": 1, "fail_fast": True, "timeout": None}
+        if unknown := settings.keys() - self._settings.keys():
+            raise DefinitionError(f"{_place()}: workflow {self.name!r} has no setting {', '.join(sorted(unknown))}")
+        self._settings |= {**settings, "timeout": _seconds(settings.get("timeout"))}
+        app.task(self._answer, name=self.name)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name}>"
+
+    def build(self, **inputs: Any) -> Definition:
+        """The graph of a run with these inputs. Raises DefinitionError if it is not well formed."""
+        builder = Builder(self.name, retry=self._retry, queue=self._queue)
+        definition = builder.definition(self._function(builder, **inputs), **self._settings)
+        definition.check_tasks({*self.app.tasks, *self._elsewhere})
+        return definition
+
+    def concurrency_key(self, **inputs: Any) -> str | None:
+        """Runs of one key follow each other: the key of a run with these inputs."""
+        if self._key is None:
+            return None
+        return self._key.format(**inputs) if isinstance(self._key, str) else self._key(**inputs)
+
+    def _answer(self, **inputs: Any) -> dict[str, Any]:
+        return {DEFINITION: to_json(self.build(**inputs))}
+
+
+def workflow(app: Celery, **settings: Any) -> Callable[[Callable[..., Any]], Workflow]:
+    """Decorator: a function that is given a builder and the run's inputs, and returns the result's reference.
+
+    Settings: `name`, `version`, `fail_fast`, `timeout` (of a run), `retry` and `queue` (where a step has none of its
+    own), `concurrency_key` (text with the inputs' names in braces, or a function of the inputs), `elsewhere` (names
+    of tasks that only other programs know).
+    """
+    return lambda function: Workflow(app, function, **settings)
+
+
+def _seconds(duration: Any) -> Any:
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
+
+
+def _names(after: Any) -> tuple[str, ...]:
+    given = [after] if isinstance(after, str | StepRef) else list(after)
+    return tuple(one.name if isinstance(one, StepRef) else one for one in given)
+
+
+def _word(kind: Any, word: str) -> Any:
+    try:
+        return kind(word)
+    except ValueError:
+        raise DefinitionError(f"{_place()}: {word!r} is none of {', '.join(kind)}") from None
+
+
+def _place() -> str:
+    """File and line of the code outside this module that is being run."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename == __file__ and frame.f_back:
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

@@ -1,0 +1,216 @@
+"""A definition that exists is well formed, and says where it is not."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from celery_workflow import drawing
+from celery_workflow.builder import Builder, workflow
+from celery_workflow.codec import from_json, to_json
+from celery_workflow.definition import Call, Definition, Step, Task
+from celery_workflow.errors import DefinitionError
+from celery_workflow.policies import RetryPolicy
+from celery_workflow.refs import StepRef, plain
+from celery_workflow.states import StepState
+from celery_workflow.values import Condition, Ref, resolve
+
+from .tasks import act, add, app, double, hear, mark
+
+
+def task(name: str, *args: Any, after: tuple[str, ...] = ()) -> Step:
+    return Step(name=name, action=Task(call=Call(task=name, args=args)), after=after)
+
+
+def test_steps_that_wait_for_each_other_are_refused_with_the_way_round():
+    with pytest.raises(
+        DefinitionError, match=r"steps wait for each other: (a -> b -> c -> a|b -> c -> a -> b|c -> a -> b -> c)"
+    ):
+        Definition(name="w", steps=(task("a", Ref("c")), task("b", Ref("a")), task("c", after=("b",))))
+
+
+def test_a_name_that_is_taken_is_refused_at_its_line():
+    w = Builder("w")
+    w.step(add.s(1, 2), name="sum")
+    w.step(add.s(3, 4), name="sum")
+
+    with pytest.raises(DefinitionError, match=r"test_definition\.py:\d+: step 'sum': 'sum' is already taken"):
+        w.definition()
+
+
+def test_a_step_that_is_unknown_is_refused_with_the_nearest():
+    w = Builder("w")
+    w.step(add.s(1, 2), name="charge")
+    w.step(add.s(3, 4), name="ship", after="chrage")
+
+    with pytest.raises(DefinitionError, match="step 'ship': there is no step 'chrage'; did you mean 'charge'"):
+        w.definition()
+
+
+def test_a_task_that_nobody_knows_is_refused():
+    @workflow(app, name="missing")
+    def missing(w: Builder) -> None:
+        w.step(app.signature("tests.workflow.tasks.duoble", args=(1,)))
+
+    with pytest.raises(DefinitionError, match=r"no task is called 'tests\.workflow\.tasks\.duoble'; did you mean .*double"):
+        missing.build()
+
+
+def test_a_task_of_another_program_can_be_named():
+    @workflow(app, name="elsewhere", elsewhere={"other.task"})
+    def elsewhere(w: Builder) -> None:
+        w.step(app.signature("other.task"))
+
+    assert elsewhere.build().steps[0].name == "task"
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda w: w.step(add), "a step is a signature"),
+        (lambda w: w.step(add.s(1) | double.s()), "a step is one task"),
+        (lambda w: w.map(double, [1], max_parallel=0), "nothing would ever run"),
+        (lambda w: w.map(double, [1], on_error="ignore"), "'ignore' is none of fail, finish, skip"),
+        (lambda w: w.step(add.s(1), on_unmet="jump"), "'jump' is none of"),
+        (lambda w: w.step(add.s(1), retry={"atempts": 3}), "not a retry policy"),
+        (lambda w: w.step(add.s(1), retry=0), "not a retry policy"),
+        (lambda w: w.step(add.s(1), name="$run"), "is no name for a step"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_when_it_is_declared(build: Any, message: str):
+    def declare() -> None:
+        w = Builder("w")
+        build(w)
+        w.definition()
+
+    with pytest.raises(DefinitionError, match=re.escape(message)):
+        declare()
+
+
+def test_a_setting_that_is_unknown_is_refused():
+    with pytest.raises(DefinitionError, match=r"test_definition\.py:\d+: workflow 'typo' has no setting fail_fsat"):
+        workflow(app, name="typo", fail_fsat=True)(lambda w: None)
+
+
+def test_the_options_of_a_step_are_those_of_its_message():
+    w = Builder("w", queue="usual", retry=RetryPolicy(max_attempts=4))
+    w.step(add.s(1, 2), name="a", timeout=timedelta(minutes=5), priority=7)
+    w.step(add.s(1, 2).set(queue="own"), name="b", retry=1)
+    w.step(add.s(1, 2).set(queue="own"), name="c", queue="special", compensate=hear.s())
+    steps = w.definition().by_name
+
+    assert [steps[name].call.options for name in "abc"] == [  # type: ignore[union-attr]
+        {"time_limit": 300.0, "priority": 7, "queue": "usual"},
+        {"queue": "own"},
+        {"queue": "special"},
+    ]
+    assert [steps[name].retry.max_attempts for name in ("a", "b", "c", "hear")] == [4, 1, 4, 4]
+
+
+def test_a_reference_is_an_edge_wherever_it_stands():
+    w = Builder("w")
+    a, b, c, d = (w.step(mark.s(letter), name=letter) for letter in "abcd")
+    w.step(mark.s([a["x"]], {"deep": (b[0],)}, key=c), name="last", when=d > 3, after=a)
+
+    assert set(w.definition().by_name["last"].needs) == {"a", "b", "c", "d"}
+
+
+def test_a_reference_is_neither_true_nor_a_sequence():
+    ref = StepRef("a")
+    with pytest.raises(TypeError, match="known when the workflow runs"):
+        bool(ref)
+    with pytest.raises(TypeError):
+        list(ref)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="combine by"):
+        bool(ref > 3)
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        (lambda r: r["n"] > 3, True),
+        (lambda r: r["n"] == 4, True),
+        (lambda r: r["n"] != 4, False),
+        (lambda r: (r["n"] >= 4) & (r["n"] < 4), False),
+        (lambda r: (r["n"] <= 4) | (r["n"] < 4), True),
+        (lambda r: ~r["flag"], True),
+        (lambda r: r["n"].isin([3, 4]), True),
+        (lambda r: r["flag"] | r["n"], True),
+    ],
+)
+def test_conditions_mean_what_they_look_like(condition: Any, holds: bool):
+    value = from_json(json.loads(json.dumps(to_json(plain(condition(StepRef("a")))))))
+
+    assert bool(resolve(value, {"a": {"n": 4, "flag": False}}.get)) is holds
+
+
+@pytest.mark.parametrize(
+    "value", [{"$": "Ref", "step": "x"}, {"$": 1, "a": [{"$": 2}]}, {"a": {"$ref": "b"}}, [[], {}, None, 1.5]]
+)
+def test_a_users_own_value_is_never_taken_for_ours(value: Any):
+    assert from_json(json.loads(json.dumps(to_json(value)))) == value
+
+
+def test_the_fingerprint_is_of_the_shape_not_of_the_arguments():
+    one = Definition(name="w", steps=(task("a", 1), task("b", Ref("a"), 2)))
+    other = Definition(name="w", steps=(task("a", 9), task("b", Ref("a"), "x")))
+    third = Definition(name="w", steps=(task("a", 1), task("b", 2, after=("a",))))
+
+    assert one.fingerprint == other.fingerprint
+    assert one.digest != other.digest
+    assert one.fingerprint != third.fingerprint
+    assert one.fingerprint != replace(one, version=2).fingerprint
+
+
+def test_a_thousand_steps_in_a_row_are_no_matter_of_recursion():
+    steps = [task("s0"), *(task(f"s{n}", Ref(f"s{n - 1}")) for n in range(1, 3000))]
+
+    assert len(Definition(name="long", steps=tuple(steps)).downstream({"s0"})) == 3000
+
+
+def drawn() -> Definition:
+    w = Builder("w")
+    order = w.step(act.s('say "hi"'), name='the "first"', compensate=hear.s("undo"))
+    w.wait_for("approved", timeout=None, after=order)
+    return w.definition()
+
+
+def test_a_workflow_is_drawn_as_mermaid():
+    text = drawing.mermaid(drawn(), {'the "first"': StepState.SUCCEEDED})
+
+    assert text.splitlines() == [
+        "flowchart TD",
+        '    n0["the #quot;first#quot;: succeeded"]',
+        '    n1["hear (compensation)"]',
+        '    n2["approved (signal)"]',
+        "    n0 --> n2",
+        "    n0 -.-> n1",
+        "    style n0 fill:#c8e6c9",
+    ]
+
+
+def test_a_workflow_is_drawn_as_dot():
+    text = drawing.dot(drawn())
+
+    assert '"the \\"first\\"" -> "approved";' in text
+    assert '"the \\"first\\"" -> "hear" [style=dashed];' in text
+    assert text.startswith('digraph "w" {')
+    assert text.endswith("}")
+
+
+def test_the_result_is_that_of_the_steps_no_other_needs():
+    w = Builder("w")
+    a = w.step(mark.s(1), name="a")
+    w.step(mark.s(a), name="b")
+    w.step(mark.s(a), name="c")
+
+    assert w.definition().result == [Ref("b"), Ref("c")]
+
+
+def test_a_condition_is_a_value():
+    assert plain(StepRef("a") > 1) == Condition(">", (Ref("a"), 1))
