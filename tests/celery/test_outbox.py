@@ -16,7 +16,6 @@ from kombu_sqlqueue.errors import ConfigurationError, MessageTooBigError, Transa
 from kombu_sqlqueue.options import DatabaseOptions
 from kombu_sqlqueue.outbox import outbox_options
 from kombu_sqlqueue.process import process_for
-from kombu_sqlqueue.relay import Relay
 from kombu_sqlqueue.transactions import in_transaction
 
 from .outboxes import OutboxSite, arguments, record
@@ -197,25 +196,6 @@ def test_a_relay_whose_lease_is_about_to_end_renews_it_and_passes_all_on(site: O
     site.relay_all()
 
     assert arguments(site.drain()) == ["x"]
-
-
-def test_a_killed_relay_loses_nothing(site: OutboxSite):
-    """kill -9 again and again while tasks pass. A kill may repeat what was just sent, a batch at most."""
-    tasks, batch, kills = 2000, 50, 3
-    with site.engine.begin() as connection, in_transaction(connection):
-        bulk_publish(site.task("record", str(number)) for number in range(tasks))
-    for _ in range(kills):
-        left = site.left()
-        relay = site.relay("--batch", str(batch))
-        eventually(lambda left=left: site.left() < left, 30)
-        relay.kill()
-    assert site.left() > 0
-    eventually(lambda: Relay(site.app, site.outbox_options).run(once=True) and site.left() == 0)
-    came = [int(each) for each in arguments(site.drain())]
-
-    assert set(came) == set(range(tasks))
-    assert len(came) - tasks <= kills * batch
-    assert list(dict.fromkeys(came)) == list(range(tasks)), "each comes first in its place"
 
 
 def test_settings_in_djangos_way_are_found(database_options: DatabaseOptions):

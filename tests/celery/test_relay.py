@@ -20,12 +20,14 @@ from kombu import Consumer, Exchange, Queue
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
+from kombu_sqlqueue import bulk_publish
 from kombu_sqlqueue.letters import Letter
 from kombu_sqlqueue.messages import NewMessage, Reason
 from kombu_sqlqueue.options import DatabaseOptions
 from kombu_sqlqueue.outbox_store import OUTBOX
 from kombu_sqlqueue.passing_on import Broker, Parcel
 from kombu_sqlqueue.process import process_for
+from kombu_sqlqueue.relay import Relay
 from kombu_sqlqueue.sql.dialect import Capability
 from kombu_sqlqueue.transactions import in_transaction
 
@@ -434,3 +436,22 @@ def test_a_task_that_was_refused_is_passed_on_once_it_is_redriven(make_outbox_si
 
     assert arguments(site.drain()) == ["x"]
     assert Counter(dead.reason for dead in site.dead()) == {}
+
+
+def test_a_killed_relay_loses_nothing(site: OutboxSite):
+    """kill -9 again and again while tasks pass. A kill may repeat what was just sent, a batch at most."""
+    tasks, batch, kills = 2000, 50, 3
+    with site.engine.begin() as connection, in_transaction(connection):
+        bulk_publish(site.task("record", str(number)) for number in range(tasks))
+    for _ in range(kills):
+        left = site.left()
+        relay = site.relay("--batch", str(batch))
+        eventually(lambda left=left: site.left() < left, 30)
+        relay.kill()
+    assert site.left() > 0
+    eventually(lambda: Relay(site.app, site.outbox_options).run(once=True) and site.left() == 0)
+    came = [int(each) for each in arguments(site.drain())]
+
+    assert set(came) == set(range(tasks))
+    assert len(came) - tasks <= kills * batch
+    assert list(dict.fromkeys(came)) == list(range(tasks)), "each comes first in its place"
