@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,19 +23,30 @@ MakeSite = Callable[..., Site]
 
 
 def test_apps_with_different_prefixes_share_a_database_and_nothing_else(make_site: MakeSite):
-    """Queues of one name, remote control, results: neither sees the other's."""
+    """Queues of one name, remote control, events, revokes, results: neither sees the other's."""
     here = make_site()
     there = make_site(options={"table_prefix": "other_", "auto_migrate": True})
-    there.worker(name="there")
+    there.worker("-E", name="there")
     result = here.send("echo", "here")
     assert there.send("echo", "there").get(timeout=60) == "there"
 
     assert here.counts().ready == 1
     assert here.app.control.ping(timeout=1) == []
     assert [list(reply) for reply in there.app.control.ping(timeout=5, limit=1)] == [["there@test"]]
+    assert events_heard(there.app)
+    assert not events_heard(here.app)
+    there.app.control.revoke(result.id)
     here.worker(name="here")
     assert result.get(timeout=60) == "here"
     process_for(replace(here.database, table_prefix="other_", auto_migrate=True)).close()
+
+
+def events_heard(app: Celery) -> list[Any]:
+    """Those of four seconds; a worker that sends events says every two that it lives."""
+    heard: list[Any] = []
+    with app.connection() as connection, contextlib.suppress(TimeoutError):
+        app.events.Receiver(connection, handlers={"*": heard.append}).capture(timeout=4, limit=1)
+    return heard
 
 
 @pytest.mark.parametrize("serializer", ["pickle", "yaml", "msgpack"])
