@@ -1,8 +1,7 @@
 """Cron: which wall times match, as text or as the sets of Celery's crontab.
 
-Croniter reads the text, but does not walk the clock: given a zone it fires a daily 02:30 an hour late on the day
-when that hour is missing, and never twice or never once as an hour's repetition would have it (its answer
-depends on where it starts). So it never sees a zone here; it says what the text means, and `zones` where that is.
+Croniter reads the text, but does not walk the clock: what it does where a clock is set is not ours to choose, and
+depends on where it starts. So it never sees a zone here; it says what the text means, and `zones` where that is.
 """
 
 from __future__ import annotations
