@@ -151,7 +151,7 @@ def _parse(setting: str, name: str, value: Any) -> Any:
     try:
         return parser(value)
     except (TypeError, ValueError) as error:
-        shown = "" if name in _SECRET else f"is {value!r}, but "
+        shown = "" if name in _SECRET else f"is {hide_password(repr(value))}, but "
         raise ConfigurationError(f"{setting}[{name!r}] {shown}must be {wanted}") from error
 
 

@@ -36,7 +36,12 @@ def outbox_options(app: Celery) -> Options | None:
     url = app.conf.get(SETTING)
     if not url:
         return None
-    return _parsed(str(url), tuple(sorted(_dict(app.conf.get(OPTIONS_SETTING)).items())))
+    given = _dict(app.conf.get(OPTIONS_SETTING))
+    try:
+        return _parsed(str(url), tuple(sorted(given.items())))
+    except TypeError:
+        # One of them cannot be what it should be: let the parser say which.
+        return Options.parse(str(url), given, setting=OPTIONS_SETTING)
 
 
 def install() -> None:
@@ -110,6 +115,13 @@ class _OutboxChannel:
         self._process = process
         self._declares = declares
         self._max_bytes = max_bytes
+
+    @property
+    def connection(self) -> Any:
+        """Asked for by result backends that declare a queue for each caller, such as ``rpc://``."""
+        raise TransactionNotSupportedError(
+            "results of this result backend need the broker at once: use another one with an outbox, or ignore_result"
+        )
 
     def prepare_message(
         self,

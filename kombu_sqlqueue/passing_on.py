@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import struct
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 #: Seconds that a broker has to confirm what it was sent.
 CONFIRM_WITHIN = 30.0
 #: What is wrong with a message for certain: the next try would fail in the same way.
-ILL_FORMED = (TypeError, ValueError)
+ILL_FORMED = (TypeError, ValueError, OverflowError, struct.error)
 #: Redis refuses whatever it is sent for a while; by the name of the error or its first word.
 FOR_A_WHILE = frozenset(
     {

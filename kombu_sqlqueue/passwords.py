@@ -49,7 +49,7 @@ def _imported(path: str) -> Callable[[], str]:
     for part in name.split("."):
         found = getattr(found, part, None)
     if not callable(found):
-        raise ConfigurationError(f"the option 'password' names {path!r}, but that is no callable")
+        raise ConfigurationError("the option 'password' is 'module:callable', but what it names is no callable")
     return found
 
 

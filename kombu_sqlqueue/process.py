@@ -44,8 +44,10 @@ class Process:
     def __init__(self, options: DatabaseOptions) -> None:
         self.database = Database(options)
         if options.django_alias is not None:
+            from . import replacing
             from .contrib.django import AtomicBlocks
 
+            replacing.install()
             self.database.ambient_loan = AtomicBlocks(options.django_alias)
         self.messages = SQLMessageStore(self.database)
         self.routing = SQLRoutingStore(self.database)

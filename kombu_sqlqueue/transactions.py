@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .sql.lending import Loan, current_loan, lent
+from .sql.lending import Loan, apart, current_loan, lent
 
-__all__ = ["current", "in_transaction"]
+__all__ = ["apart", "current", "in_transaction"]
 
 
 @contextmanager
@@ -25,9 +25,10 @@ def in_transaction(connection: Any) -> Iterator[None]:
     Raises TransactionNotSupportedError if it does not, has no transaction, or is async. Inside, sending
     raises TransactionFailedError if the transaction breaks; nothing is tried again in it.
     """
-    from .outbox import install
+    from . import outbox, replacing
 
-    install()
+    outbox.install()
+    replacing.install()
     with lent(Loan(_of_django(connection))):
         yield
 

@@ -18,7 +18,7 @@ from sqlalchemy.pool import NullPool, PoolProxiedConnection
 
 from ..errors import TransactionNotSupportedError
 
-__all__ = ["borrowed", "has_begun"]
+__all__ = ["borrowed", "has_begun", "transaction_of"]
 
 #: SQLAlchemy's names for the drivers, by the package of their connections.
 DRIVERS = {
@@ -67,6 +67,13 @@ def has_begun(given: Any) -> bool:
         return bool(given.in_transaction)
     status = getattr(getattr(given, "info", None), "transaction_status", None)
     return status != IDLE and bool(getattr(given, "server_status", IN_TRANSACTION) & IN_TRANSACTION)
+
+
+def transaction_of(given: Any) -> object:
+    """What tells one transaction from the next, where SQLAlchemy knows; None for a driver's connection."""
+    if hasattr(given, "registry"):
+        given = given.registry()
+    return given.get_transaction() if hasattr(given, "get_transaction") else None
 
 
 def _begun(connection: Connection) -> Connection:

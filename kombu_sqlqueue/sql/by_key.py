@@ -41,7 +41,7 @@ class DeletesByKey:
         """`unhurried`, commits need not wait for the disk."""
         self._dialect = database.dialect
         self.at_once = Capability.GOES_BY_KEY in database.dialect.capabilities
-        also = [database.dialect.unhurried()] if unhurried else []
+        also = [database.unhurried()] if unhurried else []
         self._all = Direct(database, delete(table).where(database.dialect.given(table.c.id, "ids"), *also))
         self._one = Direct(database, delete(table).where(table.c.id == bindparam("id")))
         self._table = table

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from .borrowing import borrowed, has_begun
+from .borrowing import borrowed, has_begun, transaction_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -24,8 +26,17 @@ class Loan:
         """Raises TransactionNotSupportedError if `given` is nothing that we can write on, or has no transaction."""
         borrowed(given)
         self._given = given
+        self._lent_to = _caller()
         self._is_of: dict[Database, bool] = {}
         self._sent: set[str] = set()
+        self._sent_in: object = None
+        #: The block has been left: what has inherited the loan since is on its own.
+        self.is_over = False
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it was lent to this very thread and asyncio task, and still is. Others inherit the context, not the connection."""
+        return not self.is_over and self._lent_to == _caller()
 
     def connection(self, database: Database) -> Connection | None:
         """What to write on, if the transaction is one of this database."""
@@ -38,14 +49,21 @@ class Loan:
 
     def note(self, task_ids: Iterable[str]) -> None:
         """These tasks were sent in the transaction."""
+        self._forget_earlier()
         self._sent.update(task_ids)
 
     @property
     def unsent(self) -> frozenset[str]:
         """The tasks that nobody sees before the transaction ends."""
-        if not has_begun(self._given):
-            self._sent.clear()
+        self._forget_earlier()
         return frozenset(self._sent)
+
+    def _forget_earlier(self) -> None:
+        """One transaction may have ended since, and another begun."""
+        transaction = transaction_of(self._given)
+        if not has_begun(self._given) or transaction is not self._sent_in:
+            self._sent.clear()
+        self._sent_in = transaction
 
 
 _loan: ContextVar[Loan | None] = ContextVar("loan", default=None)
@@ -53,8 +71,9 @@ _apart: ContextVar[bool] = ContextVar("apart", default=False)
 
 
 def current_loan() -> Loan | None:
-    """The transaction that was lent to this thread or task."""
-    return _loan.get()
+    """The transaction that was lent to this thread or task, if it may write in it."""
+    loan = _loan.get()
+    return loan if loan is not None and loan.is_ours and not _apart.get() else None
 
 
 @contextmanager
@@ -64,6 +83,7 @@ def lent(loan: Loan) -> Iterator[None]:
     try:
         yield
     finally:
+        loan.is_over = True
         _loan.reset(token)
 
 
@@ -80,3 +100,13 @@ def apart() -> Iterator[None]:
         yield
     finally:
         _apart.reset(token)
+
+
+def _caller() -> tuple[int, object]:
+    """This thread and asyncio task."""
+    asyncio = sys.modules.get("asyncio")
+    try:
+        task = asyncio.current_task() if asyncio is not None else None
+    except RuntimeError:
+        task = None
+    return threading.get_ident(), task

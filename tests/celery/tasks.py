@@ -61,6 +61,19 @@ def retry_in_transaction(self, url, table):
             raise self.retry(countdown=0)
 
 
+@app.task(bind=True, acks_late=True)
+def replace_in_transaction(self, url, table):
+    """Is replaced in a transaction that is rolled back then."""
+    import sqlalchemy
+
+    from kombu_sqlqueue import in_transaction
+
+    with sqlalchemy.create_engine(url).connect() as connection:
+        connection.execute(sqlalchemy.text(f"INSERT INTO {table} VALUES (1)"))
+        with in_transaction(connection):
+            raise self.replace(echo.s("replaced"))
+
+
 @app.task
 def pass_on(text, queue):
     mark(f"passed on {text}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from celery import Celery, group
@@ -196,6 +197,25 @@ def test_a_relay_whose_lease_is_about_to_end_renews_it_and_passes_all_on(site: O
     site.relay_all()
 
     assert arguments(site.drain()) == ["x"]
+
+
+@pytest.mark.parametrize("wrong", [{"password": {}}, {"schema": ["x"]}, {"lease_for": "soon", 1: 2}])
+def test_a_wrong_option_of_the_outbox_is_named(site: OutboxSite, wrong: dict[Any, Any]):
+    site.app.conf.sqlqueue_outbox_options = wrong
+    with pytest.raises(ConfigurationError, match=f"sqlqueue_outbox_options.*{next(iter(wrong))}"):
+        outbox_options(site.app)
+
+
+def test_results_that_need_the_broker_at_once_are_refused(site: OutboxSite):
+    with Celery(set_as_current=False, broker=site.app.conf.broker_url, backend="rpc://") as app:
+        app.conf.update(
+            sqlqueue_outbox=site.app.conf.sqlqueue_outbox, sqlqueue_outbox_options=site.app.conf.sqlqueue_outbox_options
+        )
+        with site.engine.begin() as connection, in_transaction(connection):
+            with pytest.raises(TransactionNotSupportedError, match="ignore_result"):
+                app.send_task("nothing")
+            app.send_task("nothing", ignore_result=True)
+    assert site.left() == 1
 
 
 def test_settings_in_djangos_way_are_found(database_options: DatabaseOptions):

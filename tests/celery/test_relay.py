@@ -375,6 +375,30 @@ def test_what_rabbitmq_refuses_is_dead_and_the_others_go_on(make_outbox_site: Ma
     assert "no queue is bound to exchange 'amq.topic'" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"priority": 256},
+        {"priority": -1},
+        {"headers": {"n": 2**70}},
+        {"headers": {"k" * 300: 1}},
+        {"correlation_id": "x" * 300},
+    ],
+    ids=["priority", "negative", "number", "name", "id"],
+)
+def test_what_amqp_cannot_say_is_dead_and_the_others_arrive_once(make_outbox_site: MakeSite, options: dict[str, Any]):
+    site = make_outbox_site("rabbitmq")
+    with site.engine.begin() as transaction, in_transaction(transaction):
+        for number in range(20):
+            record(site, f"good {number}")
+        record(site, "bad", **options)
+        record(site, "last")
+    site.relay_all()
+
+    assert arguments(site.drain()) == [*(f"good {number}" for number in range(20)), "last"]
+    assert [dead.reason for dead in site.dead()] == [Reason.REFUSED]
+
+
 def test_what_redis_refuses_is_dead_and_the_others_go_on(make_outbox_site: MakeSite, caplog: pytest.LogCaptureFixture):
     """The key of a queue is something else."""
     redis = pytest.importorskip("redis")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import uuid
 from collections.abc import Iterator
@@ -210,6 +211,48 @@ def test_one_transaction_after_another_may_end_inside_the_block(app: Celery, kin
     caller_.send(send)
 
     assert (seen.tasks, seen.orders) == (["first", "third"], [1, 3])
+
+
+@pytest.mark.parametrize("kind", ["sqlite-session", "postgresql-session", "mariadb-session"])
+def test_who_only_inherits_the_block_sends_by_himself(app: Celery, caller_: Caller, seen: Seen):
+    """An asyncio task or a thread that begins inside of it has its context, but must not use its connection."""
+
+    async def later(name: str) -> None:
+        await asyncio.sleep(0)
+        app.send_task(name)
+
+    async def send() -> None:
+        with in_transaction(caller_.connection):
+            app.send_task("inside")
+            others = [asyncio.create_task(later("another")), asyncio.to_thread(app.send_task, "thread")]
+            if "sqlite" in str(caller_.connection.get_bind().url):
+                caller_.rollback()  # Nobody writes beside it there.
+            await asyncio.gather(*others)
+            straggler = asyncio.create_task(later("straggler"))
+        await straggler
+
+    asyncio.run(send())
+    at_once = seen.tasks
+    caller_.rollback()
+
+    assert sorted(at_once) == ["another", "straggler", "thread"]
+    assert sorted(seen.tasks) == sorted(at_once)
+
+
+@pytest.mark.parametrize("kind", ["sqlite-session", "postgresql-sqlalchemy", "mariadb-sqlalchemy"])
+def test_what_an_earlier_transaction_sent_may_be_waited_for_in_the_next(app: Celery, caller_: Caller):
+    def send() -> None:
+        earlier = app.send_task("earlier")
+        caller_.commit()
+        caller_.execute("SELECT 1")
+        with pytest.raises(CeleryTimeoutError):
+            earlier.get(timeout=0.1)
+        app.send_task("later")
+        with pytest.raises(CeleryTimeoutError):
+            earlier.get(timeout=0.1)
+
+    caller_.send(send)
+    caller_.rollback()
 
 
 def test_a_connection_of_another_database_is_refused(app: Celery, caller_: Caller, seen: Seen, tmp_path):

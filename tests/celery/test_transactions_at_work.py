@@ -81,6 +81,17 @@ def test_a_retry_does_not_take_part(site: Site, database_options: DatabaseOption
         assert result.get(timeout=60) == "again"
 
 
+def test_what_replaces_a_task_does_not_take_part(site: Site, database_options: DatabaseOptions, table: str):
+    """Celery takes the task for done, whatever becomes of the transaction. On SQLite, where that cannot be, the task fails."""
+    site.worker()
+    result = site.send("replace_in_transaction", url_of(database_options), table)
+    if database_options.url.startswith("sqlite"):
+        with pytest.raises(TransactionNotSupportedError, match="transaction"):
+            result.get(timeout=60)
+    else:
+        assert result.get(timeout=60) == "replaced"
+
+
 def test_workers_answer_while_a_transaction_is_open(site: Site, engine: sa.Engine, table: str):
     """A command goes out at once. With one writer nobody could answer, and who asks is told so."""
     site.worker()

@@ -51,7 +51,7 @@ def test_a_password_that_looks_like_a_place_to_import_from_is_not_shown():
 
 
 def test_a_name_that_is_no_callable_is_told(vault: str):
-    with pytest.raises(ConfigurationError, match="'vault_of_test:nothing', but that is no callable"):
+    with pytest.raises(ConfigurationError, match="what it names is no callable"):
         current_password(f"{vault}:nothing")
 
 
@@ -77,3 +77,17 @@ def test_options_with_the_same_callable_are_the_same_database():
 
 def _too_late() -> str:
     raise TimeoutError
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"listen_at": "postgresql://app:s3cret@host/database"}, {"password": "os:s3cret"}, {"password": "s3cret"}],
+    ids=["in an address", "that looks like a path", "as it is"],
+)
+def test_a_password_in_the_wrong_option_is_not_shown(given: dict[str, str]):
+    def use() -> None:
+        current_password(Options.parse(URL, given).database.password)  # type: ignore[arg-type]
+
+    with pytest.raises(ConfigurationError) as refused:
+        use()
+    assert "s3cret" not in str(refused.value)
