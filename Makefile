@@ -4,7 +4,7 @@ VENV ?= .venv
 PYTEST_ARGS ?=
 BENCH_ARGS ?= all
 # Most tests wait for workers rather than compute: more of them at a time than there are cores.
-TEST_PROCESSES ?= 4
+TEST_PROCESSES ?= 6
 # The harness of the upstream suites is no part of this project; their plugins stay out of our own environment.
 PEER_SUITES ?= ../shared/peer-suites
 PEER_VENV ?= .venv-peer

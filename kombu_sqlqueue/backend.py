@@ -99,6 +99,11 @@ class SQLBackend(Chords, AsyncBackendMixin, Backend):
         return process_for(self._options.database).database.in_transaction
 
     @property
+    def writes_within(self) -> bool:
+        """Whether we are in the middle of a transaction of our own, such as that of a chord."""
+        return process_for(self._options.database).database.is_joined
+
+    @property
     def unsent(self) -> frozenset[str]:
         """The ids of the tasks that were sent in a transaction which this thread or task has still open."""
         loan = current() or process_for(self._options.database).database.loan

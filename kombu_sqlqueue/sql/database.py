@@ -152,6 +152,11 @@ class Database:
         return self._outer() is not None
 
     @property
+    def is_joined(self) -> bool:
+        """Whether this thread or task is inside `joined` or `transaction`."""
+        return self._joined.get() is not None
+
+    @property
     def has_writers(self) -> bool:
         """Whether several may write at once; otherwise nobody writes beside a transaction that is open."""
         return Capability.CONCURRENT_WRITERS in self.dialect.capabilities

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +12,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
-from .workers import Site, eventually
+from .workers import Site, eventually, kill_group
 
 __all__ = ["Flower", "bare_url"]
 
@@ -57,9 +54,7 @@ class Flower:
         return self._open(path, (urlencode(arguments) if body is None else json.dumps(body)).encode())
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        kill_group(self.process)
 
     def _open(self, path: str, data: bytes | None = None) -> Any:
         try:

@@ -38,6 +38,8 @@ def flower(request: pytest.FixtureRequest, site: Site, tmp_path_factory: pytest.
     try:
         flower.wait_ready()
         eventually(lambda: "enabled by remote" in site.workers[0].text)
+        # It asks the workers what they are once as it begins, for a second only.
+        eventually(lambda: NAME in flower.get("/api/workers", refresh="true"))
         yield flower
     finally:
         flower.kill()

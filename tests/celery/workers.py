@@ -22,7 +22,7 @@ from kombu_sqlqueue.options import DatabaseOptions
 from kombu_sqlqueue.process import process_for
 from kombu_sqlqueue.sql.admin import SQLAdmin
 
-__all__ = ["Site", "Worker", "eventually"]
+__all__ = ["Site", "Worker", "eventually", "kill_group"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,6 +36,14 @@ def eventually(condition: Callable[[], Any], timeout: float = 60.0) -> Any:
             return answer
         assert time.monotonic() < deadline, f"{condition} did not hold within {timeout} s"
         time.sleep(0.05)
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """kill -9 of a process that leads its group, and of what is left of that, unless the number is somebody else's by now."""
+    if process.poll() is None or not psutil.pid_exists(process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 class Worker:
@@ -68,9 +76,7 @@ class Worker:
 
     def kill(self) -> None:
         """kill -9 of the worker and all its children."""
-        with contextlib.suppress(ProcessLookupError):
-            self.signal_group(signal.SIGKILL)
-        self.process.wait()
+        kill_group(self.process)
 
     def stop(self, timeout: float = 60.0) -> int:
         """Warm shutdown."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +16,7 @@ from celery_workflow import Schedules
 from celery_workflow.home import Home
 from kombu_sqlqueue.options import DatabaseOptions
 
+from ..celery.workers import kill_group
 from .apps import app_on
 
 __all__ = ["Beats", "Node"]
@@ -38,9 +37,7 @@ class Node:
 
     def kill(self) -> None:
         """kill -9 of it and its children."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        kill_group(self.process)
 
     def stop(self) -> int:
         """SIGTERM, as a supervisor would; its exit code."""
