@@ -68,9 +68,9 @@ class ResultConsumer(BaseResultConsumer):
 
     def on_wait_for_pending(self, result: Any, **kwargs: Any) -> None:
         """Somebody begins to wait: perhaps all is there already."""
-        if not self.backend.unsent.isdisjoint(_ids(result)):
+        if self.backend.writes_within or not self.backend.unsent.isdisjoint(_ids(result)):
             raise RuntimeError(
-                "this result cannot come: its task was sent in a transaction that is still open; wait after it"
+                "nobody waits for a result inside a transaction: its task was sent in one that is still open; wait after it"
             )
         try:
             self._look_for(self._wanted.intersection(_ids(result)))

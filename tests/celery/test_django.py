@@ -156,7 +156,7 @@ def test_who_waits_inside_the_block_is_told_so(app: Celery, alias: str, order: A
         with transaction.atomic(using=alias), sending():
             order(1)
             result = app.send_task("ship")
-            with pytest.raises(RuntimeError, match="transaction that is still open"):
+            with pytest.raises(RuntimeError, match="sent in one that is still open"):
                 result.get(timeout=5)
             transaction.set_rollback(True, using=alias)
 
