@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kombu_sqlqueue.route_cache import DIRECT_FOR, ROUTES, TOPIC_FOR, RouteCache
+from kombu_sqlqueue.route_cache import DIRECT_FOR, NOBODY_FOR, ROUTES, TOPIC_FOR, RouteCache
 from kombu_sqlqueue.routing import Binding, Exchange, Kind, Queue, RoutingTable
 
 
@@ -115,7 +115,7 @@ def test_transient_messages_that_nobody_wants_cost_one_look_a_while(store, watch
     assert store.asked == 1
 
     store.declare(Exchange("events", Kind.TOPIC), ("#", Queue("flower")))
-    watch.now += TOPIC_FOR * 1.1
+    watch.now += NOBODY_FOR * 1.1
     assert names(cache.route("events", "task.sent", transient=True)) == ["flower"]
 
 
