@@ -192,15 +192,15 @@ def test_every_pool_answers_every_command(site: Site, command: str):
 
 
 def test_a_rate_limit_holds(site: Site):
-    """At one a second, three take two seconds."""
+    """At one a second, five take four seconds; the first may be late."""
     assert order(site, "rate_limit", f"{TASKS}.record", "1/s") == "new rate limit set successfully"
-    for _ in range(3):
+    for _ in range(5):
         site.send("record", "limited")
-    eventually(lambda: len(site.marks("limited")) == 3)
+    eventually(lambda: len(site.marks("limited")) == 5)
     order(site, "rate_limit", f"{TASKS}.record", "0")
 
     times = site.times("limited")
-    assert times[-1] - times[0] > 1.2
+    assert times[-1] - times[0] > 2.2
 
 
 def test_a_time_limit_is_set(site: Site):

@@ -427,7 +427,7 @@ def test_a_full_queue_is_waited_for(make_outbox_site: MakeSite):
     relay = site.relay()
     eventually(lambda: "a queue may be full" in relay.text)
     came: list[str] = []
-    eventually(lambda: came.extend(arguments(site.drain(full.name))) or site.left() == 0, 30)
+    eventually(lambda: came.extend(arguments(site.drain(full.name))) or site.left() == 0, 90)
     came += arguments(site.drain(full.name))
 
     assert list(dict.fromkeys(came)) == ["1", "2", "3"]
