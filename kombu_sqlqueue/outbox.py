@@ -213,5 +213,6 @@ def _parsed(url: str, given: tuple[tuple[str, Any], ...]) -> Options:
 
 def _dict(given: Any) -> Mapping[str, Any]:
     if given is not None and not isinstance(given, Mapping):
-        raise ConfigurationError(f"{OPTIONS_SETTING} is {given!r}, but must be a dict")
+        # Not its value: somebody may have put the URL there.
+        raise ConfigurationError(f"{OPTIONS_SETTING} is of type {type(given).__name__}, but must be a dict")
     return given or {}

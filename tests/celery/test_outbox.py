@@ -206,6 +206,16 @@ def test_a_wrong_option_of_the_outbox_is_named(site: OutboxSite, wrong: dict[Any
         outbox_options(site.app)
 
 
+def test_what_is_given_for_the_options_of_the_outbox_by_mistake_is_not_shown():
+    with Celery(set_as_current=False) as app:
+        url = "sqlqueue+postgresql://app:s3cret@host/database"
+        app.conf.update(sqlqueue_outbox=url, sqlqueue_outbox_options=url)
+        with pytest.raises(ConfigurationError, match="sqlqueue_outbox_options is of type str") as refused:
+            outbox_options(app)
+
+    assert "s3cret" not in str(refused.value)
+
+
 def test_results_that_need_the_broker_at_once_are_refused(site: OutboxSite):
     with Celery(set_as_current=False, broker=site.app.conf.broker_url, backend="rpc://") as app:
         app.conf.update(
