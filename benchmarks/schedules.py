@@ -20,7 +20,7 @@ from sqlalchemy import select
 
 from celery_workflow import Definition, Schedules
 from celery_workflow.home import Home
-from celery_workflow.zones import moment_of
+from celery_workflow.schedules.zones import moment_of
 from kombu_sqlqueue.sql.migrate import upgrade
 
 SECOND = 1_000_000

@@ -12,8 +12,8 @@ from typing import Any
 __all__ = ["Definition", "DuplicateScheduleError", "ScheduleError", "ScheduleNotFoundError", "Schedules", "WorkflowError"]
 
 _HOMES = {name: ".errors" for name in __all__ if name.endswith("Error")} | {
-    "Definition": ".schedules",
-    "Schedules": ".api",
+    "Definition": ".schedules.definition",
+    "Schedules": ".schedules.api",
 }
 
 

@@ -14,9 +14,9 @@ from kombu.exceptions import OperationalError
 from kombu_sqlqueue.errors import StoreUnavailableError
 from kombu_sqlqueue.sql.dialect import Capability, Waker
 
-from .api import Schedules
-from .firing import Firing
 from .home import Home
+from .schedules.api import Schedules
+from .schedules.firing import Firing
 
 __all__ = ["SQLScheduler"]
 

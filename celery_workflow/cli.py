@@ -16,12 +16,12 @@ from kombu.exceptions import OperationalError
 from kombu_sqlqueue.errors import SQLQueueError
 from kombu_sqlqueue.sql import migrate as migrations
 
-from .api import Schedules
 from .errors import DuplicateScheduleError, ScheduleError, WorkflowError
 from .home import Home
-from .importing import Found, from_django, from_redbeat, from_shelve
-from .state import Schedule, Tick
-from .zones import moment_of
+from .schedules.api import Schedules
+from .schedules.importing import Found, from_django, from_redbeat, from_shelve
+from .schedules.state import Schedule, Tick
+from .schedules.zones import moment_of
 
 DURATIONS = {"jitter", "misfire_grace"}
 MOMENTS = {"anchor", "start_at", "end_at"}

@@ -12,13 +12,12 @@ from typing import Any
 
 from celery import Celery
 
-from . import drawing, journal
-from .builder import Workflow
-from .canvas import durable, expansion_of
-from .definition import Definition, Role, Task
-from .draft import task_id_of
-from .errors import DefinitionError, Permanent, RunFailedError, Snooze
-from .events import (
+from .building.builder import Workflow
+from .building.canvas import durable, expansion_of
+from .engine import drawing, journal
+from .engine.definition import Definition, Role, Task
+from .engine.draft import task_id_of
+from .engine.events import (
     CancelRequested,
     Outcome,
     RerunRequested,
@@ -31,12 +30,13 @@ from .events import (
     StepSucceeded,
     StepWithdrawn,
 )
-from .failures import error_of
+from .engine.failures import error_of
+from .engine.memory import MemoryRun, MemoryStore, Message
+from .engine.policies import MICRO, Error
+from .engine.records import Key, StepRecord
+from .engine.states import RunState, StepState
+from .errors import DefinitionError, Permanent, RunFailedError, Snooze
 from .inprocess import Done, Failed, Replaced, Retry, Sent, TaskOutcome, run_task, through_serializer
-from .memory import MemoryRun, MemoryStore, Message
-from .policies import MICRO, Error
-from .records import Key, StepRecord
-from .states import RunState, StepState
 
 __all__ = ["CRASH_POINTS", "HarnessRun", "StepInfo", "WorkflowHarness"]
 
@@ -65,7 +65,7 @@ class WorkflowHarness:
 
     def __init__(self, app: Celery, *, seed: int | None = None, start_at: datetime | None = None) -> None:
         # Registers the task that calls error callbacks.
-        from . import errbacks  # noqa: F401
+        from .building import errbacks  # noqa: F401
 
         self.app = app
         app.finalize()

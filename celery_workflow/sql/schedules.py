@@ -14,11 +14,11 @@ from sqlalchemy.exc import IntegrityError
 from kombu_sqlqueue.sql.database import Database
 
 from ..errors import DuplicateScheduleError, ScheduleError, ScheduleNotFoundError
-from ..schedules import Definition
-from ..state import Advance, Cause, Outcome, Schedule, Tick
-from ..store import Decide
-from ..zones import MICROSECOND
-from .rows import columns, schedule_of
+from ..schedules.definition import Definition
+from ..schedules.state import Advance, Cause, Outcome, Schedule, Tick
+from ..schedules.store import Decide
+from ..schedules.zones import MICROSECOND
+from .schedule_rows import columns, schedule_of
 from .schema import TIMING, Tables
 
 __all__ = ["SQLScheduleStore"]

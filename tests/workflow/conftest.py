@@ -12,8 +12,8 @@ from celery import Celery
 from sqlalchemy import delete, select, text
 
 from celery_workflow import Schedules
-from celery_workflow.firing import Firing
 from celery_workflow.home import Home
+from celery_workflow.schedules.firing import Firing
 from celery_workflow.testing import WorkflowHarness
 from kombu_sqlqueue import process as processes
 from kombu_sqlqueue.clock import FakeClock

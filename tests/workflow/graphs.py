@@ -7,9 +7,21 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from celery_workflow.definition import Action, Call, Definition, Gather, Map, OnItemError, Role, Sleep, Step, Task, Wait
-from celery_workflow.policies import Otherwise, RetryPolicy
-from celery_workflow.values import Condition, Ref
+from celery_workflow.engine.definition import (
+    Action,
+    Call,
+    Definition,
+    Gather,
+    Map,
+    OnItemError,
+    Role,
+    Sleep,
+    Step,
+    Task,
+    Wait,
+)
+from celery_workflow.engine.policies import Otherwise, RetryPolicy
+from celery_workflow.engine.values import Condition, Ref
 
 #: How often the attempts of a step, or of an item of a map, fail before one succeeds.
 Failures = dict[str, int]

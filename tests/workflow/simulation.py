@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from celery_workflow.codec import from_json, to_json
-from celery_workflow.decision import Decision
-from celery_workflow.definition import Task, Wait
-from celery_workflow.events import Event, SignalReceived, StepFailed, StepStarted, StepSucceeded, StepWithdrawn
-from celery_workflow.invariants import faults
-from celery_workflow.journal import fold, picture_of
-from celery_workflow.memory import MemoryRun, MemoryStore, Message
-from celery_workflow.policies import Error
-from celery_workflow.records import Key
+from celery_workflow.engine.codec import from_json, to_json
+from celery_workflow.engine.decision import Decision
+from celery_workflow.engine.definition import Task, Wait
+from celery_workflow.engine.events import Event, SignalReceived, StepFailed, StepStarted, StepSucceeded, StepWithdrawn
+from celery_workflow.engine.invariants import faults
+from celery_workflow.engine.journal import fold, picture_of
+from celery_workflow.engine.memory import MemoryRun, MemoryStore, Message
+from celery_workflow.engine.policies import Error
+from celery_workflow.engine.records import Key
 
 from .graphs import Plan, child_of
 

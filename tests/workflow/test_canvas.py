@@ -18,9 +18,9 @@ from celery.exceptions import ChordError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from celery_workflow.canvas import durable
-from celery_workflow.codec import from_json, to_json
-from celery_workflow.definition import Role
+from celery_workflow.building.canvas import durable
+from celery_workflow.engine.codec import from_json, to_json
+from celery_workflow.engine.definition import Role
 from celery_workflow.errors import DefinitionError
 from celery_workflow.testing import CRASH_POINTS, WorkflowHarness
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from celery_workflow import Schedules
 from celery_workflow.commands import workflow
 from celery_workflow.home import Home
-from celery_workflow.zones import moment_of
+from celery_workflow.schedules.zones import moment_of
 from kombu_sqlqueue.clock import FakeClock
 
 from .conftest import NOON, Beat

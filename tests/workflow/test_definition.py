@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from celery_workflow import drawing
-from celery_workflow.builder import Builder, workflow
-from celery_workflow.codec import from_json, to_json
-from celery_workflow.definition import Call, Definition, Step, Task
+from celery_workflow.building.builder import Builder, workflow
+from celery_workflow.building.refs import StepRef, plain
+from celery_workflow.engine import drawing
+from celery_workflow.engine.codec import from_json, to_json
+from celery_workflow.engine.definition import Call, Definition, Step, Task
+from celery_workflow.engine.policies import RetryPolicy
+from celery_workflow.engine.states import StepState
+from celery_workflow.engine.values import Condition, Ref, resolve
 from celery_workflow.errors import DefinitionError
-from celery_workflow.policies import RetryPolicy
-from celery_workflow.refs import StepRef, plain
-from celery_workflow.states import StepState
-from celery_workflow.values import Condition, Ref, resolve
 
 from .tasks import act, add, app, double, hear, mark
 

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from celery_workflow import events, journal
-from celery_workflow.codec import from_json, to_json
-from celery_workflow.decision import Decision
-from celery_workflow.definition import Call, Definition, Map, OnItemError, Sleep, Step, Task, Wait
-from celery_workflow.engine import create, decide
+from celery_workflow.engine import events, journal
+from celery_workflow.engine.codec import from_json, to_json
+from celery_workflow.engine.decision import Decision
+from celery_workflow.engine.definition import Call, Definition, Map, OnItemError, Sleep, Step, Task, Wait
+from celery_workflow.engine.events import Event, StepFailed, StepRetried, StepStarted, StepSucceeded, TimerFired
+from celery_workflow.engine.invariants import faults
+from celery_workflow.engine.machine import create, decide
+from celery_workflow.engine.maps import CHUNK
+from celery_workflow.engine.memory import MemoryStore, Message
+from celery_workflow.engine.policies import Error, Otherwise, RetryPolicy
+from celery_workflow.engine.records import Key, Parent
+from celery_workflow.engine.states import RunState, StepState, check_run_move, check_step_move
+from celery_workflow.engine.values import Ref
 from celery_workflow.errors import InvalidTransitionError
-from celery_workflow.events import Event, StepFailed, StepRetried, StepStarted, StepSucceeded, TimerFired
-from celery_workflow.invariants import faults
-from celery_workflow.maps import CHUNK
-from celery_workflow.memory import MemoryStore, Message
-from celery_workflow.policies import Error, Otherwise, RetryPolicy
-from celery_workflow.records import Key, Parent
-from celery_workflow.states import RunState, StepState, check_run_move, check_step_move
-from celery_workflow.values import Ref
 
 from .graphs import task
 

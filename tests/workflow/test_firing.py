@@ -12,8 +12,8 @@ import pytest
 from celery import Celery
 
 from celery_workflow import Definition, ScheduleError, Schedules
-from celery_workflow.firing import Firing
 from celery_workflow.home import Home
+from celery_workflow.schedules.firing import Firing
 from celery_workflow.signals import schedule_fired, schedule_misfired, schedule_skipped
 from kombu_sqlqueue.clock import FakeClock
 from kombu_sqlqueue.process import process_for

@@ -9,8 +9,8 @@ import pytest
 from celery import Celery
 
 from celery_workflow import Schedules
-from celery_workflow.firing import Firing
 from celery_workflow.home import Home
+from celery_workflow.schedules.firing import Firing
 from kombu_sqlqueue.errors import ConfigurationError
 from kombu_sqlqueue.options import DatabaseOptions
 from kombu_sqlqueue.process import process_for

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from celery_workflow.builder import Builder, Workflow, workflow
+from celery_workflow.building.builder import Builder, Workflow, workflow
+from celery_workflow.engine.events import StepSucceeded
+from celery_workflow.engine.journal import fold
 from celery_workflow.errors import InvalidTransitionError, RunFailedError, RunNotFoundError
-from celery_workflow.events import StepSucceeded
-from celery_workflow.journal import fold
 from celery_workflow.testing import HarnessRun, WorkflowHarness
 
 from .tasks import (

@@ -12,7 +12,7 @@ from celery import Celery
 from celery.schedules import crontab
 
 from celery_workflow import DuplicateScheduleError, ScheduleError, ScheduleNotFoundError, Schedules
-from celery_workflow.state import Cause, Outcome
+from celery_workflow.schedules.state import Cause, Outcome
 from kombu_sqlqueue.clock import FakeClock
 
 from .conftest import NOON, Beat

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from celery_workflow.codec import from_json, to_json
-from celery_workflow.definition import Definition, Wait
-from celery_workflow.events import CancelRequested, RerunRequested, RetryRequested, SignalReceived
-from celery_workflow.policies import Otherwise
-from celery_workflow.records import Key
-from celery_workflow.states import RunState, StepState
+from celery_workflow.engine.codec import from_json, to_json
+from celery_workflow.engine.definition import Definition, Wait
+from celery_workflow.engine.events import CancelRequested, RerunRequested, RetryRequested, SignalReceived
+from celery_workflow.engine.policies import Otherwise
+from celery_workflow.engine.records import Key
+from celery_workflow.engine.states import RunState, StepState
 
 from .graphs import Plan, expected, plans
 from .simulation import Simulation

@@ -12,9 +12,9 @@ from celery import Celery
 from sqlalchemy.engine import make_url
 
 from celery_workflow import Schedules
-from celery_workflow.firing import Firing
 from celery_workflow.home import Home
-from celery_workflow.zones import moment_of
+from celery_workflow.schedules.firing import Firing
+from celery_workflow.schedules.zones import moment_of
 from kombu_sqlqueue.options import DatabaseOptions
 from kombu_sqlqueue.process import process_for
 

@@ -9,7 +9,7 @@ from typing import Any
 from celery.schedules import crontab
 
 from celery_workflow import Definition, Schedules
-from celery_workflow.zones import moment_of
+from celery_workflow.schedules.zones import moment_of
 
 from .conftest import NOON, Beat
 from .ticking import AT_NOON, SECOND, ticks

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_workflow.errors import ScheduleError
-from celery_workflow.schedules import Definition, Timetable, due_ticks
-from celery_workflow.zones import SECOND, instant_of, moment_of
+from celery_workflow.schedules.definition import Definition, Timetable, due_ticks
+from celery_workflow.schedules.zones import SECOND, instant_of, moment_of
 
 START = datetime(2026, 5, 5, 12, tzinfo=UTC)
 CREATED = instant_of(START)

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_workflow import ScheduleError, Schedules
-from celery_workflow.converting import spec_of
-from celery_workflow.cron import parse_crontab
+from celery_workflow.schedules.converting import spec_of
+from celery_workflow.schedules.cron import parse_crontab
 
 from .conftest import NOON, Beat
 

@@ -12,10 +12,10 @@ from croniter import croniter
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from celery_workflow.cron import parse_cron, parse_crontab
 from celery_workflow.errors import ScheduleError
-from celery_workflow.timing import Cron
-from celery_workflow.zones import Zone, instant_of, moment_of
+from celery_workflow.schedules.cron import parse_cron, parse_crontab
+from celery_workflow.schedules.timing import Cron
+from celery_workflow.schedules.zones import Zone, instant_of, moment_of
 
 from .walk import clock_changes, fired, shown
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from celery_workflow import Schedules
-from celery_workflow.zones import SECOND, moment_of
+from celery_workflow.schedules.zones import SECOND, moment_of
 
 from .conftest import NOON
 

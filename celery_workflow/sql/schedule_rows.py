@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from ..schedules import Definition
-from ..state import Schedule
-from ..zones import MICROSECOND, instant_of, moment_of
+from ..schedules.definition import Definition
+from ..schedules.state import Schedule
+from ..schedules.zones import MICROSECOND, instant_of, moment_of
 
 __all__ = ["columns", "fields", "schedule_of"]
 

@@ -13,10 +13,10 @@ from typing import Any
 from celery import Celery
 from celery.schedules import crontab, schedule, solar
 
+from ..errors import ScheduleError
+from ..sql.django import PeriodicTask, periodic_tasks
 from .converting import definition_of
-from .errors import ScheduleError
-from .schedules import Definition
-from .sql.django import PeriodicTask, periodic_tasks
+from .definition import Definition
 
 __all__ = ["Found", "from_django", "from_redbeat", "from_shelve"]
 

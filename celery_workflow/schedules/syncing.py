@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from .schedules import Definition
+from .definition import Definition
 from .state import Schedule
 
 __all__ = ["Act", "Change", "compare", "merged", "said"]

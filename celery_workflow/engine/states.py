@@ -24,8 +24,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from ..errors import InvalidTransitionError
 from .codec import storable
-from .errors import InvalidTransitionError
 
 __all__ = ["IN_FLIGHT", "RunState", "StepState", "check_run_move", "check_step_move"]
 

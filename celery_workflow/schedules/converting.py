@@ -11,9 +11,9 @@ from celery import Celery
 from celery.schedules import crontab, maybe_schedule, schedule, solar
 from tzlocal import get_localzone_name
 
-from .errors import ScheduleError
+from ..errors import ScheduleError
+from .definition import Definition
 from .payload import frozen
-from .schedules import Definition
 
 __all__ = ["definition_of", "spec_of", "zone_of"]
 

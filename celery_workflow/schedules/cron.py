@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from croniter import croniter
 
-from .errors import ScheduleError
+from ..errors import ScheduleError
 
 __all__ = ["Fields", "parse_cron", "parse_crontab"]
 

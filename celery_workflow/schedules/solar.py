@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC
 from typing import Any
 
-from .errors import ScheduleError
+from ..errors import ScheduleError
 from .zones import MICROSECOND, instant_of, moment_of
 
 __all__ = ["EVENTS", "Solar"]

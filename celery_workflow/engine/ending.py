@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ..errors import ValueMissingError
 from . import starting
 from .definition import Role, Step
 from .draft import Draft
-from .errors import ValueMissingError
 from .events import ChildFinished
 from .policies import Error
 from .records import Key, StepRecord

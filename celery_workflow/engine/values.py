@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import ValueMissingError
 from .codec import storable
-from .errors import ValueMissingError
 
 __all__ = ["RUN", "Condition", "Ref", "references", "resolve"]
 

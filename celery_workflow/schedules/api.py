@@ -13,12 +13,12 @@ from celery.beat import ScheduleEntry
 
 from kombu_sqlqueue.sql.migrate import ensure
 
+from ..errors import ScheduleError, ScheduleNotFoundError
+from ..home import Home
 from .converting import definition_of, spec_of
-from .errors import ScheduleError, ScheduleNotFoundError
+from .definition import Definition
 from .firing import Firing
-from .home import Home
 from .payload import frozen
-from .schedules import Definition
 from .state import Schedule, Tick
 from .syncing import Act, Change, compare, merged, said
 from .zones import instant_of, moment_of

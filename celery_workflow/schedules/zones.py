@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from .errors import ScheduleError
+from ..errors import ScheduleError
 
 __all__ = ["DAY", "MICROSECOND", "SECOND", "Zone", "instant_of", "moment_of"]
 

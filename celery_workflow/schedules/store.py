@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
-from .schedules import Definition
+from .definition import Definition
 from .state import Advance, Schedule, Tick
 
 __all__ = ["Decide", "ScheduleStore"]

@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from ..errors import ValueMissingError
 from . import finishing, maps, rerunning, waiting
 from .definition import Call, Gather, Map, Sleep, Step, Task, Wait
 from .draft import Draft
-from .errors import ValueMissingError
 from .events import RerunRequested, RetryRequested, RunAdmitted
 from .policies import MICRO, Error, Otherwise
 from .records import StepRecord

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from itertools import chain
 from typing import Any
 
-from .values import Condition, Ref
+from ..engine.values import Condition, Ref
 
 __all__ = ["StepRef", "Test", "plain"]
 

@@ -20,12 +20,12 @@ from kombu.exceptions import OperationalError
 
 from kombu_sqlqueue.errors import StoreUnavailableError
 
-from . import signals
-from .errors import ScheduleError
-from .home import Home
+from .. import signals
+from ..errors import ScheduleError
+from ..home import Home
+from ..sql.schema import RECKON
 from .planning import Plan, fired, plan, reckoned
 from .sending import Letter, Sender
-from .sql.schema import RECKON
 from .state import Advance, Cause, Outcome, Schedule, Tick
 from .zones import moment_of
 

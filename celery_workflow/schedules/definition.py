@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, get_args
 
+from ..errors import ScheduleError
 from .cron import parse_cron, parse_crontab
-from .errors import ScheduleError
 from .solar import Solar
 from .timing import Clocked, Cron, DSTMissing, DSTRepeated, Interval, Spec, WallInterval
 from .windows import Window

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from .schedules import DueTicks, due_ticks
+from .definition import DueTicks, due_ticks
 from .state import Outcome, Schedule, Tick
 from .zones import SECOND
 

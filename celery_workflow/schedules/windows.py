@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from .errors import ScheduleError
+from ..errors import ScheduleError
 
 __all__ = ["Window"]
 

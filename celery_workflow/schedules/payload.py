@@ -9,7 +9,7 @@ from typing import Any
 from kombu.exceptions import EncodeError
 from kombu.utils import json as kombu_json
 
-from .errors import ScheduleError
+from ..errors import ScheduleError
 
 __all__ = ["frozen", "thawed"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from ..errors import InvalidTransitionError
 from . import maps, starting
 from .definition import Map
 from .draft import Draft
-from .errors import InvalidTransitionError
 from .events import RerunRequested, RetryRequested
 from .policies import MICRO
 from .records import Key, StepRecord

@@ -12,8 +12,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from ..errors import DefinitionError
 from .codec import storable, to_json
-from .errors import DefinitionError
 from .policies import NO_RETRY, Otherwise, RetryPolicy
 from .values import RUN, Ref, references
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .errors import Permanent
+from ..errors import Permanent
 from .policies import Error
 
 __all__ = ["error_of"]

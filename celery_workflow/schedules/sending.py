@@ -13,8 +13,8 @@ from kombu_sqlqueue import bulk_publish, in_transaction
 from kombu_sqlqueue.errors import ConfigurationError
 from kombu_sqlqueue.process import process_for
 
-from .errors import ScheduleError
-from .home import Home
+from ..errors import ScheduleError
+from ..home import Home
 from .payload import thawed
 from .state import Cause, Schedule
 from .zones import moment_of

@@ -12,13 +12,13 @@ from typing import Any
 from celery import Celery
 from celery.canvas import Signature, _chain, chord, group
 
-from .codec import to_json
-from .definition import Action, Call, Definition, Map, OnItemError, Role, Sleep, Step, Task, Wait
-from .errors import DefinitionError
-from .policies import NO_RETRY, Otherwise, RetryPolicy
+from ..engine.codec import to_json
+from ..engine.definition import Action, Call, Definition, Map, OnItemError, Role, Sleep, Step, Task, Wait
+from ..engine.policies import NO_RETRY, Otherwise, RetryPolicy
+from ..engine.values import RUN
+from ..errors import DefinitionError
 from .refs import StepRef, plain
 from .signatures import call_of, policy_of, step_name
-from .values import RUN
 
 __all__ = ["DEFINITION", "Builder", "Workflow", "workflow"]
 

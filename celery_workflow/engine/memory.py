@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
+from ..errors import RunNotFoundError
 from .codec import from_json, to_json
 from .decision import Decision, Send, Timer, Withdraw
 from .definition import Definition
-from .engine import create, decide
-from .errors import RunNotFoundError
 from .events import DeadlinePassed, Event, RerunRequested, RetryRequested, RunAdmitted, StepWithdrawn, TimerFired
 from .journal import Entry
+from .machine import create, decide
 from .records import Key, Parent, RunRecord, SignalRecord, StepRecord
 from .states import StepState
 

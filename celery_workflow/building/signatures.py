@@ -9,9 +9,9 @@ from typing import Any
 
 from celery.canvas import Signature
 
-from .definition import Call
-from .errors import DefinitionError
-from .policies import MICRO, RetryPolicy
+from ..engine.definition import Call
+from ..engine.policies import MICRO, RetryPolicy
+from ..errors import DefinitionError
 from .refs import plain
 
 __all__ = ["call_of", "policy_of", "step_name"]

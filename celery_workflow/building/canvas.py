@@ -11,13 +11,13 @@ from celery import Celery
 from celery.canvas import Signature, _chain, chord, chunks, group, maybe_signature
 from celery.utils.functional import arity_greater, maybe_list
 
-from .codec import from_json
-from .definition import Definition, Gather, Role, Step, Task
-from .errors import DefinitionError
-from .policies import Otherwise
+from ..engine.codec import from_json
+from ..engine.definition import Definition, Gather, Role, Step, Task
+from ..engine.policies import Otherwise
+from ..engine.values import RUN, Ref, references
+from ..errors import DefinitionError
 from .refs import plain
 from .signatures import call_of, step_name
-from .values import RUN, Ref, references
 
 __all__ = ["durable", "expansion_of"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from .schedules import Definition, Timetable
+from .definition import Definition, Timetable
 
 __all__ = ["Advance", "Cause", "Outcome", "Schedule", "Tick"]
 

@@ -1,0 +1,1 @@
+"""From builder functions and canvases of Celery to definitions."""

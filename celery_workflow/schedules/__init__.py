@@ -1,0 +1,1 @@
+"""Durable schedules: what fires when, and that it fires once."""
