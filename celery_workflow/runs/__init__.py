@@ -1,0 +1,1 @@
+"""Durable runs of workflows: their rows, their steps' messages, and how an app starts and follows them."""
