@@ -59,6 +59,7 @@ class Channel(Declaring):
         self._ahead = Ahead()
         self._begun: set[str] = set()
         self._started: set[str] = set()
+        self._owned: set[str] = set()
         self._look_at = 0.0
         #: The last claim got all that it asked for.
         self.has_more = False
@@ -270,7 +271,7 @@ class Channel(Declaring):
         if delivery_tag in self._begun:
             self._started.add(delivery_tag)
             self._keeper.start(lease)
-        else:
+        elif delivery_tag not in self._owned:
             self._keeper.ack(lease)
         self._left_window(delivery_tag)
 
@@ -297,15 +298,19 @@ class Channel(Declaring):
         self._keeper.release([lease for tag in self.qos.take_all() if (lease := Lease.parse(tag))])
         self.look()
 
-    def begin(self, delivery_tag: str, *, early: bool, at_once: bool) -> None:
+    def begin(self, delivery_tag: str, *, early: bool, at_once: bool, owned: bool = False) -> None:
         """The task of this message runs from now.
 
-        If it is acked `early`, an ack before `end` means that it may not run again. Told
-        `at_once`, the database knows before this returns: our thread will be busy with the task.
+        If it is acked `early`, an ack before `end` means that it may not run again; of a message that is `owned` an
+        ack means nothing before that. Told `at_once`, the database knows before this returns: our thread will be busy
+        with the task.
         """
         lease = Lease.parse(delivery_tag)
         if lease is None:
             return
+        if owned:
+            self._owned.add(delivery_tag)
+            early = False
         if early and self.tracks_started:
             self._begun.add(delivery_tag)
         if not early:
@@ -315,14 +320,29 @@ class Channel(Declaring):
         if at_once:
             self._keeper.settler.flush()
 
-    def end(self, delivery_tag: str) -> None:
-        """The task of this message has ended; an early ack is completed, one still to come is a plain one."""
+    def end(self, delivery_tag: str, *, well: bool) -> None:
+        """The task of this message has ended; an early ack is completed, one still to come is a plain one.
+
+        Whoever owns a message has settled it by now, save for one whose process died: that is put back.
+        """
         self._begun.discard(delivery_tag)
+        if delivery_tag in self._owned:
+            self._end_owned(delivery_tag, well=well)
         if delivery_tag in self._started:
             self._started.discard(delivery_tag)
             lease = Lease.parse(delivery_tag)
             if lease is not None and self._keeper.holds(lease):
                 self._keeper.ack(lease)
+
+    def _end_owned(self, delivery_tag: str, *, well: bool) -> None:
+        self._owned.discard(delivery_tag)
+        lease = Lease.parse(delivery_tag)
+        if lease is None or not self._keeper.holds(lease):
+            return
+        if well:
+            self._keeper.ack(lease)
+        elif self._keeper.nack(lease) is Outcome.DEAD:
+            logger.error("message %s was lost with its process too often; it is dead now", delivery_tag)
 
     @property
     def tracks_started(self) -> bool:

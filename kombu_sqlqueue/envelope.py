@@ -13,13 +13,16 @@ from kombu.utils.json import dumps, loads
 from .messages import Delivery, NewMessage
 from .routing import Queue, check_name
 
-__all__ = ["MAX_PRIORITY", "ORIGIN", "Envelope", "as_text", "from_text", "pack", "that_fit", "unpack"]
+__all__ = ["MAX_PRIORITY", "ORIGIN", "OWNER", "Envelope", "as_text", "from_text", "pack", "that_fit", "unpack"]
 
 #: As in AMQP, where a priority is one byte.
 MAX_PRIORITY = 255
 
 #: The property that tells which tables a delivery came from: its tag means something only there.
 ORIGIN = "sqlqueue_origin"
+
+#: The header that names what a task is a part of. Acks do not settle its message while it runs: who owns it does.
+OWNER = "sqlqueue_owner"
 
 #: The properties that AMQP has. RabbitMQ drops any other, and with it whatever object a caller put there.
 AMQP_PROPERTIES = frozenset(
@@ -61,6 +64,7 @@ class Envelope:
     expires_in: timedelta | None
     task_id: str | None
     task: str | None
+    owner: str | None
     retries: int
     transient: bool
 
@@ -80,6 +84,7 @@ class Envelope:
             expires_in=queue.arguments.lifetime(self.expires_in),
             task_id=self.task_id,
             task=self.task,
+            owner=self.owner,
             transient=self.transient,
         )
 
@@ -112,6 +117,8 @@ def pack(message: Mapping[str, Any], exchange: str, routing_key: str, *, lower_f
     for name in ("id", "task"):
         if isinstance(task.get(name), str):
             check_name(f"task {name}", task[name])
+    if OWNER in headers:
+        check_name("owner", headers[OWNER])
     return Envelope(
         body=_as_bytes(message["body"]),
         text=text,
@@ -120,6 +127,7 @@ def pack(message: Mapping[str, Any], exchange: str, routing_key: str, *, lower_f
         expires_in=None if task else _expiration(properties),
         task_id=task.get("id"),
         task=task.get("task"),
+        owner=headers.get(OWNER),
         retries=task.get("retries") or 0,
         # Events, remote commands and the answers to them. A task is kept, whatever its mode.
         transient=not task and properties.get("delivery_mode") == _TRANSIENT,

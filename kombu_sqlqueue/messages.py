@@ -46,7 +46,7 @@ class NewMessage:
 
     `due_at` is an instant (microseconds since 1970-01-01 UTC, None for at once);
     `expires_in` is how long after its publication nobody wants it any more. A `transient` one may
-    be lost if the database crashes right afterwards.
+    be lost if the database crashes right afterwards. `owner` names what it is a part of.
     """
 
     queue: str
@@ -57,6 +57,7 @@ class NewMessage:
     expires_in: timedelta | None = None
     task_id: str | None = None
     task: str | None = None
+    owner: str | None = None
     transient: bool = False
 
 

@@ -99,6 +99,17 @@ class MessageStore(Protocol):
     def release_strays(self, lessee: int, held: Collection[Lease]) -> int:
         """Release what the lessee holds without knowing: a claim whose answer never arrived."""
 
+    # -- messages that somebody owns -------------------------------------------------------
+
+    def settle(self, lease: Lease) -> bool:
+        """Delete the message of this lease; False if a later delivery of it exists: whoever has that one decides."""
+
+    def withdraw(self, owner: str, tasks: Collection[str]) -> set[str]:
+        """Delete the messages of these tasks (ids) of the owner that nobody holds; the answer is which there were."""
+
+    def owned(self, owners: Collection[str]) -> set[tuple[str, str]]:
+        """Owner and task id of each message that these own, of dead ones too while their failure is to be recorded."""
+
     # -- time -----------------------------------------------------------------------------
 
     def promote(self, *, limit: int) -> int:

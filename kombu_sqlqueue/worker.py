@@ -17,6 +17,7 @@ from celery.concurrency.solo import TaskPool as SoloPool
 from celery.worker import state
 
 from .channel import Channel
+from .envelope import OWNER
 from .errors import SQLQueueError
 from .keeper import Chore
 from .messages import Lease
@@ -86,12 +87,17 @@ class SQLQueueStep(bootsteps.StartStopStep):
         message = request.message
         channel = message.channel
         self._in_pool[message.delivery_tag] = channel
-        channel.begin(message.delivery_tag, early=not request.task.acks_late, at_once=self._is_solo)
+        channel.begin(
+            message.delivery_tag,
+            early=not request.task.acks_late,
+            at_once=self._is_solo,
+            owned=bool(message.headers.get(OWNER)),
+        )
 
-    def _on_ended(self, request: Any) -> None:
+    def _on_ended(self, request: Any, *, well: bool) -> None:
         message = request.message
         self._in_pool.pop(message.delivery_tag, None)
-        message.channel.end(message.delivery_tag)
+        message.channel.end(message.delivery_tag, well=well)
         if message.channel.qos.wanted is not None:
             message.channel.make_room()
 
@@ -156,8 +162,8 @@ class RevokedStep(bootsteps.StartStopStep):
                 state.revoked.add(revocation.value)
 
 
-def watch_pool(pool: Any, on_handed: Callable[[Any], None], on_ended: Callable[[Any], None]) -> None:
-    """Call `on_handed` with each request the pool gets, and `on_ended` when its task is over.
+def watch_pool(pool: Any, on_handed: Callable[[Any], None], on_ended: Callable[..., None]) -> None:
+    """Call `on_handed` with each request the pool gets, and `on_ended` when its task is over, `well` or not.
 
     However a task ends, its pool calls one of the request's own callbacks.
     """
@@ -178,7 +184,7 @@ def watch_pool(pool: Any, on_handed: Callable[[Any], None], on_ended: Callable[[
                     settle_failed(request)
                     return None
                 finally:
-                    on_ended(request)
+                    on_ended(request, well=_is_success(*a))
 
             return notify_and_end
 
@@ -205,6 +211,11 @@ def watch_pool(pool: Any, on_handed: Callable[[Any], None], on_ended: Callable[[
         )
 
     pool.apply_async = watched
+
+
+def _is_success(outcome: Any = None, *_: Any) -> bool:
+    """Whether this is what a pool tells of a task that returned: (failed, result, seconds)."""
+    return isinstance(outcome, tuple) and not outcome[0]
 
 
 def settle_failed(request: Any) -> None:

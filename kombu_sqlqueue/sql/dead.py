@@ -32,7 +32,7 @@ from .positions import Positions
 __all__ = ["Dead", "as_dead_message", "taken_back"]
 
 #: Columns that a message keeps when it dies, and when it comes back.
-KEPT = ("id", "queue", "priority", "deliveries", "published_at", "task_id", "task", "envelope", "body")
+KEPT = ("id", "queue", "priority", "deliveries", "published_at", "task_id", "task", "owner", "envelope", "body")
 #: Between the names of those who lost a message.
 BETWEEN_HOLDERS = "\n"
 

@@ -15,6 +15,7 @@ from .database import Database
 from .dead import Dead
 from .leases import Leases
 from .lessees import Lessees
+from .owned import Owned
 from .positions import Positions
 from .publishing import Commit, Publishing
 from .waiting import Waiting
@@ -40,6 +41,7 @@ class SQLMessageStore:
         self._dead = Dead(database, self._positions)
         self._lessees = Lessees(database, self._positions, self._dead)
         self._waiting = Waiting(database, self._positions)
+        self._owned = Owned(database)
 
     def within(self, connection: Connection) -> SQLMessageStore:
         """The same store inside the caller's transaction: what it does takes effect if the caller commits."""
@@ -139,6 +141,17 @@ class SQLMessageStore:
     def release_strays(self, lessee: int, held: Collection[Lease]) -> int:
         strays = self._work.statement(lambda tx: self._leases.held_by(tx, lessee)) - set(held)
         return len(self.release(strays))
+
+    # -- messages that somebody owns -------------------------------------------------------
+
+    def settle(self, lease: Lease) -> bool:
+        return self._work.run(lambda tx: self._publishing.replace(tx, lease, if_gone=True))
+
+    def withdraw(self, owner: str, tasks: Collection[str]) -> set[str]:
+        return self._work.run(lambda tx: self._owned.withdraw(tx, owner, tasks)) if tasks else set()
+
+    def owned(self, owners: Collection[str]) -> set[tuple[str, str]]:
+        return self._work.statement(lambda tx: self._owned.tasks(tx, owners)) if owners else set()
 
     # -- time -----------------------------------------------------------------------------
 

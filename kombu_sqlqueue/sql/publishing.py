@@ -48,6 +48,7 @@ GIVEN: dict[str, type[TypeEngine[Any]]] = {
     "given_priority": SmallInteger,
     "given_task_id": Text,
     "given_task": Text,
+    "given_owner": Text,
     "given_envelope": Text,
     "given_body": LargeBinary,
 }
@@ -130,7 +131,7 @@ class Publishing:
         return insert(self._database.tables.message).inline().values(self._columns(given))
 
     def _build_rows(self) -> Executable | None:
-        """For messages by the thousand: one text and eight lists, where lists can be parameters."""
+        """For messages by the thousand: one text and nine lists, where lists can be parameters."""
         if Capability.ARRAYS not in self._database.dialect.capabilities:
             return None
         given = self._database.dialect.rows("given", **GIVEN)
@@ -152,6 +153,7 @@ class Publishing:
             "priority": given["given_priority"],
             "task_id": given["given_task_id"],
             "task": given["given_task"],
+            "owner": given["given_owner"],
             "envelope": given["given_envelope"],
             "body": given["given_body"],
         }
@@ -166,6 +168,7 @@ def _values(message: NewMessage) -> dict[str, Any]:
         "given_priority": message.priority,
         "given_task_id": message.task_id,
         "given_task": message.task,
+        "given_owner": message.owner,
         "given_envelope": message.envelope,
         "given_body": message.body,
     }

@@ -6,6 +6,8 @@ A message is in exactly one state, told by its columns and stored nowhere twice:
     delayed    `due_at` is set: not before that instant
     leased     `lessee` is set: claimed; `begun_at` too once its task runs, `started_at` once it may not again
 
+`owner` names what else the message is a part of, such as the run of a workflow.
+
 Every time is microseconds since 1970-01-01 UTC.
 """
 
@@ -48,6 +50,7 @@ class Tables:
             Column("expires_at", BigInteger),
             Column("task_id", NAME),
             Column("task", NAME),
+            Column("owner", NAME),
             Column("envelope", TEXT, nullable=False),
             Column("body", BYTES, nullable=False),
             sqlite_autoincrement=True,
@@ -58,6 +61,7 @@ class Tables:
         _partial(f"{prefix}message_due", m.due_at, where=m.due_at.is_not(None))
         _partial(f"{prefix}message_lessee", m.lessee, where=m.lessee.is_not(None))
         _partial(f"{prefix}message_expires", m.expires_at, where=m.expires_at.is_not(None))
+        _partial(f"{prefix}message_owner", m.owner, where=m.owner.is_not(None))
 
         self.dead = Table(
             f"{prefix}dead",
@@ -74,6 +78,7 @@ class Tables:
             Column("report_at", BigInteger),
             Column("task_id", NAME),
             Column("task", NAME),
+            Column("owner", NAME),
             Column("envelope", TEXT, nullable=False),
             Column("body", BYTES, nullable=False),
         )

@@ -67,6 +67,7 @@ def create_message() -> None:
         Column("expires_at", BigInteger),
         Column("task_id", NAME),
         Column("task", NAME),
+        Column("owner", NAME),
         Column("envelope", TEXT, nullable=False),
         Column("body", BYTES, nullable=False),
         sqlite_autoincrement=True,
@@ -76,6 +77,7 @@ def create_message() -> None:
     index_set("message", "due", "due_at")
     index_set("message", "lessee", "lessee")
     index_set("message", "expires", "expires_at")
+    index_set("message", "owner", "owner")
 
 
 def create_dead() -> None:
@@ -93,6 +95,7 @@ def create_dead() -> None:
         Column("report_at", BigInteger),
         Column("task_id", NAME),
         Column("task", NAME),
+        Column("owner", NAME),
         Column("envelope", TEXT, nullable=False),
         Column("body", BYTES, nullable=False),
     )
