@@ -9,6 +9,7 @@ from contextvars import ContextVar
 
 from .errors import SQLQueueError, StoreUnavailableError
 from .messages import NewMessage
+from .sql.lending import is_inside
 from .store import MessageStore
 from .transactions import current
 
@@ -18,11 +19,11 @@ __all__ = ["Batch", "current_batch", "together"]
 class Batch:
     """Messages that wait for their like, in the order in which they were sent."""
 
-    def __init__(self, hold_for: float | None, *, is_lent: bool) -> None:
-        #: Whether it began inside a transaction that was lent to us, and ends there.
-        self.is_lent = is_lent
+    def __init__(self, hold_for: float | None, *, is_within: bool) -> None:
+        #: Whether it began inside a transaction that is open, and ends there.
+        self.is_within = is_within
         # No other thread may write there.
-        self._hold_for = None if is_lent else hold_for
+        self._hold_for = None if is_within else hold_for
         self._lock = threading.Lock()
         self._messages: dict[MessageStore, list[NewMessage]] = {}
         self._timer: threading.Timer | None = None
@@ -83,7 +84,7 @@ def together(publish: Callable[[Batch], object], *, hold_for: float | None = Non
     if _batch.get() is not None:
         yield
         return
-    batch = Batch(hold_for, is_lent=current() is not None)
+    batch = Batch(hold_for, is_within=current() is not None or is_inside())
     token = _batch.set(batch)
     try:
         yield

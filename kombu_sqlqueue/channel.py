@@ -123,7 +123,7 @@ class Channel(Declaring):
             loan.note(message.task_id for message in messages if message.task_id)
             self._remember_nothing()
         batch = current_batch()
-        if batch is not None and (batch.is_lent or not self._process.database.in_transaction):
+        if batch is not None and (batch.is_within or not self._process.database.in_transaction):
             batch.add(self._process.messages, messages)
         else:
             self._process.messages.publish(messages)

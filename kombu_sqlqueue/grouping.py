@@ -60,7 +60,8 @@ def _publish(batch: Batch, app: Celery, options: Mapping[str, Any]) -> None:
     """As often as the options and the app's settings say, as Celery does for a single task."""
     given = {**(app.conf.task_publish_retry_policy or {}), **(options.get("retry_policy") or {})}
     policy = {name: given[name] for name in POLICY if name in given}
-    if not options.get("retry", app.conf.task_publish_retry):
+    # A transaction that has failed once is over.
+    if batch.is_within or not options.get("retry", app.conf.task_publish_retry):
         policy["max_retries"] = 0
     try:
         retry_over_time(batch.publish, StoreUnavailableError, **policy)

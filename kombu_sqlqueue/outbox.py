@@ -167,7 +167,7 @@ class _OutboxChannel:
         loan, batch = current(), current_batch()
         if loan is not None and sealed.task_id is not None:
             loan.note([sealed.task_id])
-        if batch is not None and batch.is_lent:
+        if batch is not None and batch.is_within:
             batch.add(self._process.messages, [sealed])
         else:
             self._process.messages.publish([sealed])

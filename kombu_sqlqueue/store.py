@@ -104,6 +104,9 @@ class MessageStore(Protocol):
     def settle(self, lease: Lease) -> bool:
         """Delete the message of this lease; False if a later delivery of it exists: whoever has that one decides."""
 
+    def is_alive(self, lease: Lease) -> bool:
+        """Whether the message of this lease is still there and not dead, whoever has it now."""
+
     def withdraw(self, owner: str, tasks: Collection[str]) -> set[str]:
         """Delete the messages of these tasks (ids) of the owner that nobody holds; the answer is which there were."""
 

@@ -18,6 +18,7 @@ from ..engine.decision import Decision, Send
 from ..engine.definition import Definition
 from ..engine.events import Event
 from ..engine.journal import Entry
+from ..engine.policies import Error
 from ..engine.records import Key, Parent, RunRecord, RunView, SignalRecord, StepRecord
 from ..engine.states import RunState
 
@@ -48,8 +49,15 @@ class Effects(Protocol):
     def settle(self, tx: Any) -> bool:
         """Called first: end the message whose outcome is given. False if somebody else has its newest delivery."""
 
-    def send(self, tx: Any, run: RunRecord, sends: Sequence[Send]) -> None:
-        """Publish these tasks of the run."""
+    def decided(self, tx: Any, decision: Decision) -> None:
+        """Called with the decision about the event that was given, before the rest, unless the event is ignored."""
+
+    def send(self, tx: Any, run: RunRecord, sends: Sequence[Send]) -> Sequence[tuple[Send, Error]]:
+        """Publish these tasks of the run, in the run's priority where they have none of their own.
+
+        The answer is which cannot be sent, whoever tries, and why: the store reports each as `StepFailed`, in the same
+        transaction.
+        """
 
     def take_back(self, tx: Any, run: RunRecord, task_ids: Collection[str], *, terminate: bool) -> Collection[str]:
         """Delete the messages of these tasks that no worker has, and see to it that the others are revoked.

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from celery import Celery, Signature
 
-from kombu_sqlqueue import bulk_publish, in_transaction
-from kombu_sqlqueue.errors import ConfigurationError
+from kombu_sqlqueue import bulk_publish
 from kombu_sqlqueue.process import process_for
 
 from ..errors import ScheduleError
 from ..home import Home
+from ..publishing import check_reach, within
 from .payload import thawed
 from .state import Cause, Schedule
 from .zones import moment_of
@@ -37,11 +36,7 @@ class Sender:
     """Sends tasks to the app's broker, as part of transactions of its database."""
 
     def __init__(self, app: Celery, home: Home) -> None:
-        if not home.is_broker and not home.has_outbox:
-            raise ConfigurationError(
-                "schedules fire into the database that they are stored in, but the broker is another one: leave"
-                " workflow_store_url unset with a sqlqueue broker, or set sqlqueue_outbox with a broker of another kind"
-            )
+        check_reach(home)
         self._home = home
         self._app = app
         self._producer: Any = None
@@ -64,7 +59,7 @@ class Sender:
             return []
         signatures = [self._signature(*letter) for letter in letters]
         try:
-            with self._within(tx):
+            with within(self._home, tx, self._producer and self._producer.connection):
                 # A transaction that failed once is over: the whole of it is tried again, by the scheduler.
                 bulk_publish(signatures, producer=self._producer, retry=False)
         except BaseException:
@@ -72,24 +67,6 @@ class Sender:
             self.close()
             raise
         return [signature.options["task_id"] for signature in signatures]
-
-    @contextmanager
-    def _within(self, tx: Any) -> Iterator[None]:
-        database = self._home.database
-        if database.has_writers or self._home.has_outbox:
-            with in_transaction(tx):
-                yield
-            return
-        # With one writer a declaration takes part, and vanishes if the transaction does. in_transaction would declare
-        # anew with each task; once is enough, since this is the only one that sends here.
-        with database.joined(tx):
-            self._declare_anew()
-            yield
-            self._declare_anew()
-
-    def _declare_anew(self) -> None:
-        self._producer.connection.declared_entities.clear()
-        process_for(self._home.options).routes.forget()
 
     def close(self) -> None:
         """Give the connection back."""

@@ -33,7 +33,7 @@ from ..topics import waited_as
 from .dialect import COMMITS_ITSELF, Capability, Dialect, Trouble, Waker
 from .direct import Direct
 from .gate import GATE
-from .lending import Loan, current_loan, is_apart
+from .lending import Loan, current_loan, inside, is_apart
 from .schema import Tables
 
 __all__ = ["Database"]
@@ -129,7 +129,8 @@ class Database:
         """Let the `run` calls of this thread or task that join take part in `connection`'s transaction."""
         token = self._joined.set(connection)
         try:
-            yield
+            with inside():
+                yield
         finally:
             self._joined.reset(token)
 

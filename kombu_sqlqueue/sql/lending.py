@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .database import Database
 
-__all__ = ["Loan", "apart", "current_loan", "is_apart", "lent"]
+__all__ = ["Loan", "apart", "current_loan", "inside", "is_apart", "is_inside", "lent"]
 
 
 class Loan:
@@ -67,6 +67,7 @@ class Loan:
 
 
 _loan: ContextVar[Loan | None] = ContextVar("loan", default=None)
+_inside: ContextVar[bool] = ContextVar("inside", default=False)
 _apart: ContextVar[bool] = ContextVar("apart", default=False)
 
 
@@ -85,6 +86,20 @@ def lent(loan: Loan) -> Iterator[None]:
     finally:
         loan.is_over = True
         _loan.reset(token)
+
+
+@contextmanager
+def inside() -> Iterator[None]:
+    """While a transaction of our own is open that others of this thread or task take part in."""
+    token = _inside.set(True)
+    try:
+        yield
+    finally:
+        _inside.reset(token)
+
+
+def is_inside() -> bool:
+    return _inside.get()
 
 
 def is_apart() -> bool:

@@ -147,6 +147,9 @@ class SQLMessageStore:
     def settle(self, lease: Lease) -> bool:
         return self._work.run(lambda tx: self._publishing.replace(tx, lease, if_gone=True))
 
+    def is_alive(self, lease: Lease) -> bool:
+        return self._work.statement(lambda tx: self._owned.is_alive(tx, lease))
+
     def withdraw(self, owner: str, tasks: Collection[str]) -> set[str]:
         return self._work.run(lambda tx: self._owned.withdraw(tx, owner, tasks)) if tasks else set()
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection, select, union_all
 
+from ..messages import Lease
 from .by_key import DeletesByKey, locks_by_key
 from .database import Database
 from .dialect import Capability
@@ -22,6 +23,10 @@ class Owned:
         self._dead = database.tables.dead
         self._forget = DeletesByKey(database, self._message)
         self._skip_locked = Capability.SKIP_LOCKED in database.dialect.capabilities
+
+    def is_alive(self, tx: Connection, lease: Lease) -> bool:
+        m = self._message.c
+        return tx.scalar(select(m.id).where(m.id == lease.message_id)) is not None
 
     def withdraw(self, tx: Connection, owner: str, tasks: Collection[str]) -> set[str]:
         m = self._message.c

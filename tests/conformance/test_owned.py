@@ -50,6 +50,7 @@ def test_a_message_is_settled_once_and_by_its_newest_delivery(store: SQLMessageS
     store.release([first.lease])
     [second] = claim(store, lessee)
 
+    assert store.is_alive(first.lease)
     assert not store.settle(first.lease)
     assert store.settle(second.lease)
     # Gone is gone: nobody else will tell what became of it.
@@ -63,6 +64,7 @@ def test_an_owner_is_told_of_the_dead_while_somebody_is_to_report_them(store: SQ
     store.nack(first, max_reclaims=0)
     store.bury(second, Reason.REJECTED)
 
+    assert not store.is_alive(first)
     assert store.owned(["run"]) == {("run", "a")}
     store.reported([first.message_id])
     assert store.owned(["run"]) == set()
