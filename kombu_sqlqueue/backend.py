@@ -13,13 +13,14 @@ from celery.backends.asynchronous import AsyncBackendMixin
 from celery.backends.base import Backend
 from celery.exceptions import TimeoutError as CeleryTimeoutError
 from celery.result import result_from_tuple
-from kombu.exceptions import EncodeError, OperationalError
+from kombu.exceptions import OperationalError
 from kombu.utils.encoding import bytes_to_str, ensure_bytes
 
 from .chords import Chords
-from .errors import ConfigurationError, MessageTooBigError, StoreUnavailableError
+from .errors import ConfigurationError, StoreUnavailableError
 from .messages import Lease
 from .options import DatabaseOptions, Options, hide_password, normalise
+from .patience import OUTCOME_PATIENCE, patiently
 from .process import PRUNE_BATCH, PRUNE_EVERY, Process, process_for
 from .result_store import ResultStore
 from .results import NewResult
@@ -30,12 +31,8 @@ __all__ = ["SQLBackend"]
 
 T = TypeVar("T")
 
-#: For how many seconds a write is tried again while the database is away, that of the outcome of a task
-#: which runs here, and the pauses between two tries. What has been done shall not become a FAILURE.
+#: For how many seconds a write is tried again while the database is away, if it is not of a task that runs here.
 PATIENCE = 30.0
-OUTCOME_PATIENCE = 3600.0
-FIRST_PAUSE = 0.05
-LONGEST_PAUSE = 1.0
 #: What is known of a task that has not ended is kept this long at least: it may still be waiting or running.
 UNFINISHED_FOR = timedelta(days=30)
 
@@ -225,19 +222,10 @@ class SQLBackend(Chords, AsyncBackendMixin, Backend):
         Raises kombu's OperationalError after that, and its EncodeError if the database does not take
         as much: the only two that Celery makes a task's FAILURE of.
         """
-        until = time.monotonic() + (OUTCOME_PATIENCE if self._in_task else PATIENCE)
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                return write()
-            except MessageTooBigError as error:
-                raise EncodeError(str(error)) from error
-            except StoreUnavailableError as error:
-                # Someone else's transaction is broken for good: only who began it can repeat it.
-                if self.in_transaction or time.monotonic() + pause > until:
-                    raise OperationalError(str(error)) from error
-            time.sleep(pause)
-            pause = min(LONGEST_PAUSE, pause * 2)
+        # Someone else's transaction is broken for good: only who began it can repeat it.
+        return patiently(
+            write, seconds=OUTCOME_PATIENCE if self._in_task else PATIENCE, hopeless=lambda: self.in_transaction
+        )
 
     @property
     def _in_task(self) -> bool:

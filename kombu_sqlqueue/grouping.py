@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from celery import Celery
@@ -15,7 +16,7 @@ from kombu.utils.functional import retry_over_time
 from .batching import Batch, together
 from .errors import StoreUnavailableError
 
-__all__ = ["bulk_publish", "install"]
+__all__ = ["bulk_publish", "install", "sent_together"]
 
 #: A group may come from a generator that takes its time: after so many seconds its first tasks are sent.
 HOLD_FOR = 0.1
@@ -35,8 +36,13 @@ def bulk_publish(signatures: Iterable[Any], **options: Any) -> list[AsyncResult]
     each = list(signatures)
     if not each:
         return []
-    with together(lambda batch: _publish(batch, each[0].app, options)):
+    with sent_together(each[0].app, options):
         return [signature.apply_async(**options) for signature in each]
+
+
+def sent_together(app: Celery, options: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """What is sent inside leaves at the end in one transaction, or not at all after an error. As `bulk_publish`."""
+    return together(lambda batch: _publish(batch, app, options))
 
 
 def install() -> None:

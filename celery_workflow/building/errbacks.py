@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Mapping
 from typing import Any
 
 from celery import current_app, shared_task
@@ -12,7 +13,7 @@ from celery.utils.serialization import create_exception_cls
 
 from .canvas import ERRBACK
 
-__all__ = ["call_errback"]
+__all__ = ["call_errback", "exception_of"]
 
 
 @shared_task(name=ERRBACK)  # type: ignore[untyped-decorator]
@@ -21,10 +22,11 @@ def call_errback(failure: dict[str, Any], errback: dict[str, Any]) -> None:
     error = failure["error"] or {"type": "Exception", "module": "", "message": failure["reason"], "traceback": ""}
     request = Context(id=failure["task_id"], task=failure["task"], root_id=failure["id"], args=(), kwargs={})
     signature = maybe_signature(errback, app=current_app)
-    signature(request, _exception(error), error["traceback"])
+    signature(request, exception_of(error), error["traceback"])
 
 
-def _exception(error: dict[str, str]) -> BaseException:
+def exception_of(error: Mapping[str, str]) -> BaseException:
+    """An exception with the name, module and text of one that happened elsewhere."""
     known = getattr(builtins, error["type"], None) if error["module"] in ("", "builtins") else None
     kind = known if isinstance(known, type) and issubclass(known, BaseException) else None
     if kind is None:

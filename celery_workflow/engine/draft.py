@@ -226,7 +226,7 @@ class Draft:
             "step": failed.name if failed else None,
             "task_id": task_id_of(run.id, failed.key, failed.epoch) if failed else run.id,
             "task": failed and (call := self.declared(failed).call) and call.task,
-            "error": error and _shown(error),
+            "error": error and error.as_dict(),
             "result": result,
         }
 
@@ -253,11 +253,6 @@ class Draft:
                 count=count,
             )
         )
-
-
-def _shown(error: Error) -> dict[str, str]:
-    module = error.kinds[0].rpartition(".")[0] if error.kinds else ""
-    return {"type": error.type, "module": module, "message": error.message, "traceback": error.traceback}
 
 
 def _id(kind: str, run_id: str, key: Key, epoch: int) -> str:

@@ -39,6 +39,11 @@ class Error:
     kinds: tuple[str, ...] = ()
     permanent: bool = False
 
+    def as_dict(self) -> dict[str, str]:
+        """As handlers and users see it."""
+        module = self.kinds[0].rpartition(".")[0] if self.kinds else ""
+        return {"type": self.type, "module": module, "message": self.message, "traceback": self.traceback}
+
 
 @storable
 @dataclass(frozen=True, slots=True, kw_only=True)

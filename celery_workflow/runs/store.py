@@ -52,7 +52,7 @@ class Effects(Protocol):
     def decided(self, tx: Any, decision: Decision) -> None:
         """Called with the decision about the event that was given, before the rest, unless the event is ignored."""
 
-    def send(self, tx: Any, run: RunRecord, sends: Sequence[Send]) -> Sequence[tuple[Send, Error]]:
+    def send(self, tx: Any, run: RunRecord, definition: Definition, sends: Sequence[Send]) -> Sequence[tuple[Send, Error]]:
         """Publish these tasks of the run, in the run's priority where they have none of their own.
 
         The answer is which cannot be sent, whoever tries, and why: the store reports each as `StepFailed`, in the same
@@ -65,7 +65,7 @@ class Effects(Protocol):
         The answer is which were deleted: the store reports each as `StepWithdrawn`, in the same transaction.
         """
 
-    def ended(self, tx: Any, run: RunRecord, result: Any) -> None:
+    def ended(self, tx: Any, run: RunRecord, definition: Definition, result: Any) -> None:
         """The run is over (again)."""
 
 
@@ -178,6 +178,9 @@ class RunStore(Protocol):
         """
 
     # -- looking ------------------------------------------------------------------------------
+
+    def now(self) -> int:
+        """The database's time."""
 
     def due(self, limit: int) -> list[int]:
         """Stored events that are due, the oldest first."""

@@ -1,0 +1,110 @@
+"""What happens to runs without a task: timers, events on their way to other runs, runs that nothing moves any more.
+
+Each worker looks after all runs; who comes first does it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from celery import bootsteps
+
+from kombu_sqlqueue.errors import ConfigurationError, SchemaError, SQLQueueError
+from kombu_sqlqueue.notifier import Subscription
+
+from .hooks import runtime_of
+from .keeping import Keeping
+from .runtime import Runtime
+
+__all__ = ["Advancer", "AdvancerStep"]
+
+logger = logging.getLogger(__name__)
+
+#: How many events one look takes.
+BATCH = 50
+#: Seconds until it looks by itself, where it is told of new timers, and where it is not.
+LOOK_EVERY = 30.0
+LOOK_UNTOLD = 1.0
+SHORTEST = 0.001
+#: Seconds after which an event that somebody else has promised to deliver is taken over.
+SPARE = 0.05
+#: Seconds between two tries while the database is away, and between two looks for tables that are not there.
+TRY_AGAIN = 1.0
+LOOK_FOR_TABLES = 60.0
+
+
+class Advancer:
+    """One thread of a worker."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._keeping = Keeping(runtime)
+        self._stopping = threading.Event()
+        self._subscription: Subscription | None = None
+        self._thread = threading.Thread(target=self._run, name="workflow-advancer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let it finish what it is doing, up to 5 seconds."""
+        self._stopping.set()
+        if self._subscription is not None:
+            self._subscription.poke()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._round()
+            except SchemaError as error:
+                logger.debug("no workflows here: %s", error)
+                self._stopping.wait(LOOK_FOR_TABLES)
+            except ConfigurationError as error:
+                logger.debug("no workflows here: %s", error)
+                return
+            except SQLQueueError as error:
+                logger.warning("could not look after workflows, trying again: %s", error)
+                self._stopping.wait(TRY_AGAIN)
+            except Exception:
+                logger.exception("unexpected error while looking after workflows")
+                self._stopping.wait(TRY_AGAIN)
+
+    def _round(self) -> None:
+        """Do what is due, and wait for what is due next."""
+        store, runtime = self._runtime.store, self._runtime
+        if self._subscription is None:
+            self._subscription = runtime.process.notifier.subscribe([runtime.topic])
+        while not self._stopping.is_set() and (due := store.due(BATCH)):
+            if not runtime.deliver(due):
+                # Others are at it.
+                self._stopping.wait(SPARE)
+        self._keeping.run()
+        until = store.next_due()
+        pauses = [self._keeping.due_in(), *([until.total_seconds()] if until is not None else [])]
+        if self._stopping.is_set():
+            return
+        if self._subscription.announces:
+            self._subscription.wait(max(SHORTEST, min(LOOK_EVERY, *pauses)))
+        else:
+            # It would be woken by whatever changes, and there is much that does.
+            self._stopping.wait(max(SHORTEST, min(LOOK_UNTOLD, *pauses)))
+
+
+class AdvancerStep(bootsteps.StartStopStep):
+    """Starts the thread with the worker."""
+
+    def __init__(self, worker: Any, **kwargs: Any) -> None:
+        super().__init__(worker, **kwargs)
+        self._advancer: Advancer | None = None
+
+    def start(self, worker: Any) -> None:
+        self._advancer = Advancer(runtime_of(worker.app))
+        self._advancer.start()
+
+    def stop(self, worker: Any) -> None:
+        if self._advancer is not None:
+            self._advancer.stop()
+            self._advancer = None

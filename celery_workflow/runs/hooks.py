@@ -1,0 +1,235 @@
+"""Where we listen to Celery: the result backend, which every outcome passes; `retry` and `replace`; what is sent."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any
+
+from celery import Celery, signals, states
+from celery.app.task import Task
+from celery.exceptions import Ignore
+
+from kombu_sqlqueue.retrying import is_retry
+
+from ..engine.failures import error_of
+from ..errors import Permanent, Snooze
+from .identity import StepIdentity, identity_of
+from .outcomes import Outcomes
+from .runtime import Runtime
+
+__all__ = ["install", "runtime_of"]
+
+#: The attribute of an app that has workflows.
+ATTRIBUTE = "workflow_outcomes"
+
+#: The exception for which the running task retries.
+_retrying: ContextVar[BaseException | None] = ContextVar("retrying", default=None)
+
+
+def runtime_of(app: Celery) -> Runtime:
+    """The workflows of an app, which takes part in them from now on."""
+    return install(app)._runtime
+
+
+def install(app: Celery) -> Outcomes:
+    """Let the app take part in workflows. Touches nothing; safe to call again."""
+    outcomes: Outcomes | None = getattr(app, ATTRIBUTE, None)
+    if outcomes is None:
+        outcomes = Outcomes(Runtime(app))
+        setattr(app, ATTRIBUTE, outcomes)
+        _listen_to_results(app)
+        _listen_to_retries(app)
+        _listen_to_tasks()
+    return outcomes
+
+
+class Participating:
+    """Comes before the class of a result backend: a step's outcome is its run's matter, with the result in it."""
+
+    app: Celery
+
+    def mark_as_done(
+        self, task_id: str, result: Any, request: Any = None, store_result: bool = True, state: str = states.SUCCESS
+    ) -> None:
+        plain = super().mark_as_done  # type: ignore[misc]
+        step = _step(task_id, request)
+        if step is None:
+            plain(task_id, result, request=request, store_result=store_result, state=state)
+            return
+
+        def record() -> None:
+            plain(task_id, result, request=request, store_result=store_result, state=state)
+
+        install(self.app).succeeded(step, request, result, record)
+
+    def mark_as_failure(
+        self,
+        task_id: str,
+        exc: BaseException,
+        traceback: Any = None,
+        request: Any = None,
+        store_result: bool = True,
+        call_errbacks: bool = True,
+        state: str = states.FAILURE,
+    ) -> None:
+        plain = functools.partial(
+            super().mark_as_failure,  # type: ignore[misc]
+            *(task_id, exc),
+            traceback=traceback,
+            request=request,
+            store_result=store_result,
+            call_errbacks=call_errbacks,
+            state=state,
+        )
+        step = _step(task_id, request)
+        if step is None:
+            plain()
+        else:
+            install(self.app).failed(step, request, exc, traceback, plain)
+
+    def mark_as_revoked(
+        self, task_id: str, reason: str = "", request: Any = None, store_result: bool = True, state: str = states.REVOKED
+    ) -> None:
+        plain = super().mark_as_revoked  # type: ignore[misc]
+        step = _step(task_id, request)
+        if step is None:
+            plain(task_id, reason, request=request, store_result=store_result, state=state)
+            return
+
+        def record() -> None:
+            plain(task_id, reason, request=request, store_result=store_result, state=state)
+
+        install(self.app).revoked(step, request, reason, record)
+
+    def mark_as_retry(
+        self,
+        task_id: str,
+        exc: BaseException,
+        traceback: Any = None,
+        request: Any = None,
+        store_result: bool = True,
+        state: str = states.RETRY,
+    ) -> Any:
+        # A step has been sent again already, and that one may have ended by now.
+        if _step(task_id, request) is not None:
+            return None
+        return super().mark_as_retry(  # type: ignore[misc]
+            task_id, exc, traceback=traceback, request=request, store_result=store_result, state=state
+        )
+
+
+@functools.cache
+def _participating(backend: type) -> type:
+    return type(backend.__name__, (Participating, backend), {"__module__": backend.__module__})
+
+
+def _listen_to_results(app: Celery) -> None:
+    make = app._get_backend
+
+    def _get_backend() -> Any:
+        return _joined(make())
+
+    app._get_backend = _get_backend
+    for made in (app._backend_cache, getattr(app._local, "backend", None)):
+        if made is not None:
+            _joined(made)
+
+
+def _joined(backend: Any) -> Any:
+    if not isinstance(backend, Participating):
+        backend.__class__ = _participating(type(backend))
+    return backend
+
+
+def _listen_to_retries(app: Celery) -> None:
+    send_task = app.send_task
+
+    def send_or_retry(name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
+        step = _retried(options)
+        if step is None:
+            return send_task(name, args, kwargs, *rest, **options)
+        request = _current_request()
+        exception = _retrying.get()
+        install(app).retried(
+            step,
+            request,
+            seconds=_seconds(options, rest),
+            retries=options["retries"],
+            args=args or (),
+            kwargs=kwargs or {},
+            error=None if exception is None else error_of(exception),
+        )
+        return app.AsyncResult(options["task_id"])
+
+    app.send_task = send_or_retry
+
+
+def _listen_to_tasks() -> None:
+    """What has to be done once for all apps."""
+    if getattr(Task.retry, "listens", False):
+        return
+    retry, replace = Task.retry, Task.replace
+
+    @functools.wraps(retry)
+    def retry_step(self: Any, *args: Any, **given: Any) -> Any:
+        exception = given.get("exc") or (args[2] if len(args) > 2 else None) or sys.exc_info()[1]
+        if identity_of(self.request) is None:
+            return retry(self, *args, **given)
+        if isinstance(exception, Snooze | Permanent):
+            # `autoretry_for` would take them for an error like others.
+            raise exception
+        token = _retrying.set(exception)
+        try:
+            return retry(self, *args, **given)
+        finally:
+            _retrying.reset(token)
+
+    @functools.wraps(replace)
+    def replace_step(self: Any, sig: Any) -> Any:
+        step = _step(self.request.id, self.request)
+        if step is None or self.request.is_eager:
+            return replace(self, sig)
+        install(self.app).expanded(step, self.request, sig)
+        raise Ignore("replaced by a canvas")
+
+    retry_step.listens = True  # type: ignore[attr-defined]
+    Task.retry, Task.replace = retry_step, replace_step
+    signals.task_postrun.connect(_end_ignored, weak=False, dispatch_uid="celery_workflow")
+
+
+def _end_ignored(sender: Any, task_id: str, state: str | None = None, **_: Any) -> None:
+    """A task that raises `Ignore` tells no result backend of it."""
+    request = sender.request
+    step = _step(task_id, request) if state == states.IGNORED else None
+    if step is not None and not getattr(request, "workflow_outcome", False):
+        install(sender.app).ignored(step, request)
+
+
+def _step(task_id: str, request: Any) -> StepIdentity | None:
+    step = identity_of(request)
+    return step if step is not None and getattr(request, "id", None) == task_id else None
+
+
+def _retried(options: dict[str, Any]) -> StepIdentity | None:
+    """The step that runs here, if this is its own next retry."""
+    task_id = options.get("task_id")
+    return _step(task_id, _current_request()) if is_retry(task_id, options.get("retries")) else None
+
+
+def _current_request() -> Any:
+    from celery import current_task
+
+    return current_task.request
+
+
+def _seconds(options: dict[str, Any], rest: tuple[Any, ...]) -> float:
+    countdown, eta = options.get("countdown"), options.get("eta")
+    countdown = rest[0] if rest else countdown
+    if eta is None:
+        return max(0.0, float(countdown or 0))
+    moment = eta if isinstance(eta, datetime) else datetime.fromisoformat(eta)
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())

@@ -1,0 +1,141 @@
+"""The workflows of an app in this process: its store, and what follows when something happens to a run."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from celery import Celery
+
+from kombu_sqlqueue.errors import StoreUnavailableError
+from kombu_sqlqueue.messages import Lease
+from kombu_sqlqueue.process import Process, process_for
+from kombu_sqlqueue.sql.migrate import ensure
+
+from ..engine.decision import Decision
+from ..engine.events import Event
+from ..home import Home
+from ..publishing import check_reach
+from ..sql.runs import SQLRunStore
+from .effects import AppEffects
+from .serializing import JsonSerializer
+from .store import TOPIC, Happening, NewRun, Written
+
+__all__ = ["Runtime"]
+
+T = TypeVar("T")
+
+#: How many events that follow from each other are delivered by who caused them; a worker does the rest.
+MOST_AT_ONCE = 200
+
+
+class Runtime:
+    """Making one touches nothing. Serves all threads of a process, and its children after a fork."""
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+        self._home: Home | None = None
+        self._prepared: Process | None = None
+        self._store: SQLRunStore | None = None
+
+    @property
+    def home(self) -> Home:
+        """Where the runs are. Raises ConfigurationError where that cannot be, or the broker does not reach it."""
+        if self._home is None:
+            home = Home(self.app)
+            check_reach(home)
+            self._home = home
+        return self._home
+
+    @property
+    def process(self) -> Process:
+        return process_for(self.home.options)
+
+    @property
+    def messages(self) -> Any:
+        return self.process.messages
+
+    @property
+    def store(self) -> SQLRunStore:
+        """The runs. The first use of each process checks the tables.
+
+        Raises SchemaError if they are missing or old; it names the command to run.
+        """
+        process = self.process
+        if self._store is None or process is not self._prepared:
+            process.prepare()
+            ensure(process.database, self.home.line)
+            self._store = SQLRunStore(process.database, self.home.tables, JsonSerializer())
+            self._prepared = process
+        return self._store
+
+    @property
+    def topic(self) -> str:
+        """What is announced when an event has been stored that is due later."""
+        return TOPIC.format(prefix=self.home.prefix)
+
+    @property
+    def backend_is_here(self) -> bool:
+        """Whether results are written in the transactions of the runs."""
+        return getattr(self.app.backend, "database_options", None) == self.home.options
+
+    # -- changing -------------------------------------------------------------------------
+
+    def create(self, runs: Sequence[NewRun]) -> list[bool]:
+        """Create and start these runs; which of them are new. Takes part in a transaction that was lent to the caller."""
+        with self._effects() as effects:
+            written = self.store.create(runs, effects)
+        self._follow(effects, [event for each in written if each is not None for event in each.due])
+        return [each is not None for each in written]
+
+    def give(
+        self,
+        run_id: str,
+        happening: Happening,
+        *,
+        lease: Lease | None = None,
+        record: Callable[[Decision], object] | None = None,
+    ) -> Written:
+        """Let something happen to a run, and what is due by that, too. As `RunStore.give`."""
+        with self._effects(lease=lease, record=record) as effects:
+            written = self.store.give(run_id, happening, effects)
+        self._follow(effects, written.due)
+        return written
+
+    def tell(self, run_id: str, event: Callable[[int], Event]) -> Decision:
+        """Give an event that needs only the time."""
+        return self.give(run_id, lambda now, view: event(now)).decision
+
+    def deliver(self, event_ids: Sequence[int]) -> int:
+        """Deliver stored events, and those that follow from them; how many that were."""
+        due, done = deque(event_ids), 0
+        while due and done < MOST_AT_ONCE:
+            with self._effects() as effects:
+                written = self.store.deliver(due.popleft(), effects)
+            effects.committed()
+            if written is not None:
+                done += 1
+                due.extend(written.due)
+        return done
+
+    def _follow(self, effects: AppEffects, due: Sequence[int]) -> None:
+        database = self.home.database
+        if not database.in_transaction:
+            effects.committed()
+            self.deliver(due)
+        elif due:
+            # It is the caller who commits: a worker hears of it then.
+            database.run(lambda tx: database.announce(tx, [self.topic]), joins=True)
+
+    @contextmanager
+    def _effects(self, **given: Any) -> Iterator[AppEffects]:
+        """Connected to the broker, which must not happen within a transaction. With an outbox nobody needs the broker."""
+        if self.home.has_outbox:
+            yield AppEffects(self, None, **given)
+            return
+        with self.app.producer_or_acquire() as producer:
+            producer.connection.ensure_connection(max_retries=1, interval_start=0)
+            yield AppEffects(self, producer, **given)
