@@ -9,7 +9,7 @@ from kombu_sqlqueue.sql.migrate import Line
 __all__ = ["HEAD", "line"]
 
 #: The schema this release is made for: the number of the last migration.
-HEAD = "0001"
+HEAD = "0002"
 
 
 def line(prefix: str) -> Line:

@@ -1,19 +1,16 @@
-"""The tables of schedules, for operators to read and, with care, to write.
+"""The tables of this package. Those of schedules are for operators to read and, with care, to write.
 
 Every time is microseconds since 1970-01-01 UTC; a column `*_for` is a duration in microseconds.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, SmallInteger, String, Table, Text
-from sqlalchemy.dialects import mysql, sqlite
+from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, SmallInteger, String, Table
+
+from .column_types import NAME, NUMBER, TEXT
+from .run_schema import RunTables
 
 __all__ = ["RECKON", "TIMING", "Tables"]
-
-NAME = String(255)
-#: SQLite numbers rows by itself only in a column it calls INTEGER.
-NUMBER = BigInteger().with_variant(sqlite.INTEGER(), "sqlite")
-TEXT = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 
 #: The `due_at` of a row whose next tick is not known: the next beat that looks reckons it.
 RECKON = 0
@@ -117,6 +114,9 @@ class Tables:
         self.release = Table(
             f"{prefix}release", metadata, Column("min_client", Integer, primary_key=True, autoincrement=False)
         )
+
+        #: Of workflow runs.
+        self.runs = RunTables(prefix, metadata)
 
     @property
     def waiter(self) -> Table:

@@ -30,4 +30,6 @@ def wipe_all(app: Celery) -> None:
     home = Home(app)
     wipe(home.database)
     tables = home.tables
-    home.database.run(lambda tx: [tx.execute(delete(table)) for table in (tables.tick, tables.schedule)])
+    home.database.run(
+        lambda tx: [tx.execute(delete(table)) for table in tables.metadata.tables.values() if table is not tables.release]
+    )

@@ -14,16 +14,23 @@ from sqlalchemy import delete, select, text
 from celery_workflow import Schedules
 from celery_workflow.home import Home
 from celery_workflow.schedules.firing import Firing
+from celery_workflow.sql.migrate import line
+from celery_workflow.sql.runs import SQLRunStore
+from celery_workflow.sql.schema import Tables
 from celery_workflow.testing import WorkflowHarness
 from kombu_sqlqueue import process as processes
 from kombu_sqlqueue.clock import FakeClock
 from kombu_sqlqueue.options import DatabaseOptions
 from kombu_sqlqueue.process import process_for
+from kombu_sqlqueue.sql.database import Database
+from kombu_sqlqueue.sql.migrate import upgrade
 
 from . import tasks
 from .apps import app_on, prepare, wipe_all
 from .beats import Beats
+from .recording import JSONText
 
+PREFIX = "workflow_"
 #: 2026-05-05 12:00 UTC, a Tuesday.
 NOON = 1_777_982_400_000_000
 
@@ -71,6 +78,21 @@ def make_beats(database_options: DatabaseOptions, tmp_path: Path) -> Iterator[Ca
 @pytest.fixture
 def beats(make_beats: Callable[..., Beats]) -> Beats:
     return make_beats()
+
+
+@pytest.fixture
+def tables(database: Database) -> Iterator[Tables]:
+    """The tables of workflows in each database in turn, empty."""
+    upgrade(database, line(PREFIX))
+    tables = Tables(PREFIX, database.options.schema)
+    yield tables
+    emptied = [delete(table) for table in tables.metadata.tables.values() if table is not tables.release]
+    database.run(lambda tx: [tx.execute(statement) for statement in emptied])
+
+
+@pytest.fixture
+def runs(database: Database, tables: Tables) -> SQLRunStore:
+    return SQLRunStore(database, tables, JSONText())
 
 
 @pytest.fixture

@@ -21,13 +21,13 @@ from .graphs import Plan, child_of
 class Simulation:
     """One run (and its children) of a plan; `seed` chooses what happens next, `hostile` whether things go wrong."""
 
-    def __init__(self, plan: Plan, seed: int, *, hostile: bool = True) -> None:
+    def __init__(self, plan: Plan, seed: int, *, hostile: bool = True, store: MemoryStore | None = None) -> None:
         self.plan = plan
         self.random = random.Random(seed)
         self.hostile = hostile
         #: A test switches it off when the bug is mended.
         self.failing = True
-        self.store = MemoryStore()
+        self.store = MemoryStore() if store is None else store
         #: The order in which tasks were first begun.
         self.begun: list[str] = []
         self._past: list[tuple[str, Event]] = []

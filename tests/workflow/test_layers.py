@@ -60,6 +60,7 @@ SHARED = {
     "process",
     "sql.database",
     "sql.dialect",
+    "sql.direct",
     "sql.migrate",
 }
 

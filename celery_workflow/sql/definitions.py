@@ -1,0 +1,71 @@
+"""Definitions as rows: one for all runs of equal ones, remembered by the process."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, cast
+
+from sqlalchemy import Connection, select
+
+from kombu_sqlqueue.sql.database import Database
+
+from ..engine.definition import Definition
+from .remembered import Remembered
+from .run_schema import RunTables
+from .run_text import Values, checked_name
+
+__all__ = ["Definitions"]
+
+#: How many definitions a process remembers, and how many characters of them.
+MOST = 500
+CHARACTERS = 50_000_000
+#: How often a definition is stored that is deleted again at once by who thinks that nobody needs it.
+TRIES = 5
+
+
+class Definitions:
+    """The definitions of one database."""
+
+    def __init__(self, database: Database, tables: RunTables, values: Values) -> None:
+        self._dialect = database.dialect
+        self._table = tables.definition
+        self._values = values
+        self._known: Remembered[str, Definition] = Remembered(most=MOST, characters=CHARACTERS)
+        # Shared with others who start such runs; held against who would delete it.
+        self._held = select(self._table.c.digest).with_for_update(read=True, key_share=True)
+
+    def store(self, tx: Connection, definitions: Collection[Definition]) -> None:
+        """See to it that these are there until the transaction ends. Raises ValueError for names that cannot be stored."""
+        wanted = {definition.digest: definition for definition in definitions}
+        # In order, so that two who store the same do not wait for each other.
+        digests = sorted(wanted)
+        for _ in range(TRIES):
+            held = set(tx.scalars(self._held.where(self._table.c.digest.in_(digests))))
+            digests = [digest for digest in digests if digest not in held]
+            if not digests:
+                return
+            rows = [self._row(wanted[digest]) for digest in digests]
+            tx.execute(self._dialect.insert_missing(self._table, rows))
+        raise AssertionError(f"definitions {digests} do not stay")
+
+    def get(self, tx: Connection, digest: str) -> Definition:
+        known = self._known.get(digest)
+        if known is not None:
+            return known
+        # Held, so that a caller's transaction that looks at an older state of things sees it.
+        query = self._held.add_columns(self._table.c.body).where(self._table.c.digest == digest)
+        body = tx.execute(query).one().body
+        definition = cast("Definition", self._values.loads(body))
+        self._known.put(digest, definition, len(body))
+        return definition
+
+    def _row(self, definition: Definition) -> dict[str, Any]:
+        for step in definition.steps:
+            checked_name("step", step.name)
+        return {
+            "digest": definition.digest,
+            "name": checked_name("workflow", definition.name),
+            "version": definition.version,
+            "fingerprint": definition.fingerprint,
+            "body": self._values.dumps(definition),
+        }
