@@ -1,5 +1,5 @@
-"""Durable schedules for Celery: rows in a SQL database, fired once however many beats run. And the engine of
-durable workflows, which runs them in one process so far (`celery_workflow.testing`).
+"""Durable workflows and schedules for Celery, in a SQL database: a graph of ordinary tasks that survives everything, and
+ticks that fire once however many beats run.
 
 Importing this package imports neither SQLAlchemy nor Celery; the names below load on first use.
 """
@@ -9,11 +9,39 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["Definition", "DuplicateScheduleError", "ScheduleError", "ScheduleNotFoundError", "Schedules", "WorkflowError"]
+__all__ = [
+    "Definition",
+    "DefinitionError",
+    "DuplicateRunError",
+    "DuplicateScheduleError",
+    "InvalidTransitionError",
+    "NotInStepError",
+    "Permanent",
+    "Run",
+    "RunFailedError",
+    "RunNotFoundError",
+    "ScheduleError",
+    "ScheduleNotFoundError",
+    "Schedules",
+    "Snooze",
+    "WaitTimeoutError",
+    "WorkflowError",
+    "Workflows",
+    "current",
+    "durable",
+    "workflow",
+]
 
 _HOMES = {name: ".errors" for name in __all__ if name.endswith("Error")} | {
     "Definition": ".schedules.definition",
+    "Permanent": ".errors",
+    "Run": ".runs.handle",
     "Schedules": ".schedules.api",
+    "Snooze": ".errors",
+    "Workflows": ".runs.api",
+    "current": ".runs.context",
+    "durable": ".runs.workflows",
+    "workflow": ".runs.workflows",
 }
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 __all__ = [
     "DefinitionError",
+    "DuplicateRunError",
     "DuplicateScheduleError",
     "InvalidTransitionError",
+    "NotInStepError",
     "Permanent",
     "RunFailedError",
     "RunNotFoundError",
@@ -13,6 +15,7 @@ __all__ = [
     "ScheduleNotFoundError",
     "Snooze",
     "ValueMissingError",
+    "WaitTimeoutError",
     "WorkflowError",
 ]
 
@@ -51,6 +54,18 @@ class RunFailedError(WorkflowError):
 
 class RunNotFoundError(WorkflowError, LookupError):
     """There is no such run."""
+
+
+class DuplicateRunError(WorkflowError):
+    """A run of that id exists already."""
+
+
+class NotInStepError(WorkflowError):
+    """Only the task of a step can ask this, while it runs."""
+
+
+class WaitTimeoutError(WorkflowError, TimeoutError):
+    """A run is not over yet, and the time to wait for it is."""
 
 
 class Snooze(Exception):

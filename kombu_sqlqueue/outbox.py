@@ -17,6 +17,7 @@ from kombu.exceptions import EncodeError
 
 from . import grouping
 from .batching import current_batch
+from .envelope import OWNER
 from .errors import ConfigurationError, MessageTooBigError, TransactionNotSupportedError
 from .letters import Letter, described
 from .messages import NewMessage
@@ -92,7 +93,7 @@ class OutboxProducer(Producer):
         rolls most transactions back, and the task would be lost with it.
         """
         fields = kwargs.get("headers") or (body if isinstance(body, dict) else {})
-        if is_retry(fields.get("id"), fields.get("retries")):
+        if OWNER not in fields and is_retry(fields.get("id"), fields.get("retries")):
             with self._direct() as producer:
                 return producer.publish(body, *args, **kwargs)
         self._declares.clear()

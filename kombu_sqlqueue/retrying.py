@@ -24,7 +24,8 @@ def replaced_by(envelope: Envelope, *, origin: str, tracks_started: bool) -> Rep
     An early ack that is not tracked has deleted the message already: there is nothing to replace. Nor
     is there if the task came from another place than `origin`, the tables that the retry goes to.
     """
-    if not is_retry(envelope.task_id, envelope.retries):
+    if envelope.owner is not None or not is_retry(envelope.task_id, envelope.retries):
+        # Who owns a message settles it, too.
         return None
     task = _current_task()
     if not task.acks_late and not tracks_started:

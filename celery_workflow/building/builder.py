@@ -20,7 +20,7 @@ from ..errors import DefinitionError
 from .refs import StepRef, plain
 from .signatures import call_of, policy_of, step_name
 
-__all__ = ["DEFINITION", "Builder", "Workflow", "workflow"]
+__all__ = ["DEFINITION", "Builder", "Workflow"]
 
 #: Under this key the starter task of a workflow answers with the definition it has built.
 DEFINITION = "celery_workflow.definition"
@@ -241,7 +241,12 @@ class Workflow:
         if unknown := settings.keys() - self._settings.keys():
             raise DefinitionError(f"{_place()}: workflow {self.name!r} has no setting {', '.join(sorted(unknown))}")
         self._settings |= {**settings, "timeout": _seconds(settings.get("timeout"))}
-        app.task(self._answer, name=self.name)
+
+        def answer(**inputs: Any) -> dict[str, Any]:
+            return self._answer(**inputs)
+
+        #: Its task: run by a worker, it starts a run; as a step of another workflow it says what that run is made of.
+        self.task = app.task(answer, name=self.name)
 
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
@@ -261,16 +266,6 @@ class Workflow:
 
     def _answer(self, **inputs: Any) -> dict[str, Any]:
         return {DEFINITION: to_json(self.build(**inputs))}
-
-
-def workflow(app: Celery, **settings: Any) -> Callable[[Callable[..., Any]], Workflow]:
-    """Decorator: a function that is given a builder and the run's inputs, and returns the result's reference.
-
-    Settings: `name`, `version`, `fail_fast`, `timeout` (of a run), `retry` and `queue` (where a step has none of its
-    own), `concurrency_key` (text with the inputs' names in braces, or a function of the inputs), `elsewhere` (names
-    of tasks that only other programs know).
-    """
-    return lambda function: Workflow(app, function, **settings)
 
 
 def _seconds(duration: Any) -> Any:

@@ -14,7 +14,7 @@ from ..engine.policies import MICRO, RetryPolicy
 from ..errors import DefinitionError
 from .refs import plain
 
-__all__ = ["call_of", "policy_of", "step_name"]
+__all__ = ["call_of", "micros_of", "policy_of", "step_name"]
 
 #: Options that the workflow takes over: identities, and what comes next.
 _OURS = frozenset(
@@ -56,7 +56,7 @@ def call_of(signature: Signature, *args: Any, options: dict[str, Any] | None = N
         kwargs=plain({**signature.kwargs}),
         options={key: plain(value) for key, value in merged.items() if key not in _OURS and value is not None},
         countdown=merged.get("countdown"),
-        eta=None if eta is None else _micros(eta),
+        eta=None if eta is None else micros_of(eta),
     )
 
 
@@ -91,7 +91,7 @@ def _error_name(kind: Any) -> str:
     return kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _micros(eta: Any) -> int:
+def micros_of(eta: Any) -> int:
     moment = datetime.fromisoformat(eta) if isinstance(eta, str) else eta
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * MICRO)

@@ -14,9 +14,8 @@ from celery import bootsteps
 from kombu_sqlqueue.errors import ConfigurationError, SchemaError, SQLQueueError
 from kombu_sqlqueue.notifier import Subscription
 
-from .hooks import runtime_of
 from .keeping import Keeping
-from .runtime import Runtime
+from .runtime import Runtime, runtime_of
 
 __all__ = ["Advancer", "AdvancerStep"]
 

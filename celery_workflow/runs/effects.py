@@ -76,9 +76,7 @@ class AppEffects:
             record = self._record
             self._tell(tx, lambda: record(decision))
 
-    def send(
-        self, tx: Any, run: RunRecord, definition: Definition, sends: Sequence[Send]
-    ) -> Sequence[tuple[Send, Error]]:
+    def send(self, tx: Any, run: RunRecord, definition: Definition, sends: Sequence[Send]) -> Sequence[tuple[Send, Error]]:
         refused = []
         connection = self._producer and self._producer.connection
         with within(self._runtime.home, tx, connection), sent_together(self._runtime.app, ONCE):

@@ -21,7 +21,7 @@ from ..engine.records import Key, StepRecord
 from ..engine.states import RunState, StepState
 from ..engine.values import RUN
 from ..errors import RunFailedError, WaitTimeoutError
-from ..moments import moment_of
+from ..schedules.zones import moment_of
 from .runtime import Runtime
 from .serializing import as_stored
 from .store import StoredRun
@@ -117,7 +117,9 @@ class Run:
         results = self._runtime.store.results(self.id, done)
         return {
             step.name: self._info(
-                rows.get(step.name) or StepRecord(name=step.name), step.call and step.call.task, results.get(step.name)
+                rows.get(step.name) or StepRecord(name=step.name),
+                step.call.task if step.call else None,
+                results.get(step.name),
             )
             for step in shown
         }
@@ -179,7 +181,7 @@ class Run:
         Tasks that run are revoked and, where the pool can, terminated. With `children` the runs that steps wait for are
         cancelled, too; otherwise they go on alone.
         """
-        event = lambda now: CancelRequested(at=now, reason=reason, children=children)  # noqa: E731
+        event = lambda now: CancelRequested(at=now, reason=reason, children=children)
         return not self._runtime.tell(self.id, event).ignored
 
     def retry(self) -> None:

@@ -4,42 +4,38 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Hashable
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
-from celery import Celery, signals, states
+from celery import Celery, current_task, signals, states
 from celery.app.task import Task
 from celery.exceptions import Ignore
 
-from kombu_sqlqueue.retrying import is_retry
-
 from ..engine.failures import error_of
 from ..errors import Permanent, Snooze
+from .advancing import AdvancerStep
 from .identity import StepIdentity, identity_of
 from .outcomes import Outcomes
-from .runtime import Runtime
+from .runtime import runtime_of
 
-__all__ = ["install", "runtime_of"]
+__all__ = ["install"]
 
-#: The attribute of an app that has workflows.
+#: The attribute of an app that takes part.
 ATTRIBUTE = "workflow_outcomes"
 
-#: The exception for which the running task retries.
-_retrying: ContextVar[BaseException | None] = ContextVar("retrying", default=None)
-
-
-def runtime_of(app: Celery) -> Runtime:
-    """The workflows of an app, which takes part in them from now on."""
-    return install(app)._runtime
+#: Set while the running step retries, until it is sent: the exception for which, in a tuple.
+_retrying: ContextVar[tuple[BaseException | None] | None] = ContextVar("retrying", default=None)
 
 
 def install(app: Celery) -> Outcomes:
     """Let the app take part in workflows. Touches nothing; safe to call again."""
     outcomes: Outcomes | None = getattr(app, ATTRIBUTE, None)
     if outcomes is None:
-        outcomes = Outcomes(Runtime(app))
+        outcomes = Outcomes(runtime_of(app))
         setattr(app, ATTRIBUTE, outcomes)
+        app.steps["worker"].add(AdvancerStep)
         _listen_to_results(app)
         _listen_to_retries(app)
         _listen_to_tasks()
@@ -122,7 +118,7 @@ class Participating:
 
 
 @functools.cache
-def _participating(backend: type) -> type:
+def _participating(backend: Any) -> type:
     return type(backend.__name__, (Participating, backend), {"__module__": backend.__module__})
 
 
@@ -140,7 +136,7 @@ def _listen_to_results(app: Celery) -> None:
 
 def _joined(backend: Any) -> Any:
     if not isinstance(backend, Participating):
-        backend.__class__ = _participating(type(backend))
+        backend.__class__ = _participating(cast("Hashable", type(backend)))
     return backend
 
 
@@ -148,11 +144,13 @@ def _listen_to_retries(app: Celery) -> None:
     send_task = app.send_task
 
     def send_or_retry(name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
-        step = _retried(options)
-        if step is None:
+        why, request = _retrying.get(), _current_request()
+        step = identity_of(request)
+        if why is None or step is None or options.get("task_id") != request.id:
             return send_task(name, args, kwargs, *rest, **options)
-        request = _current_request()
-        exception = _retrying.get()
+        [exception] = why
+        # What follows sends the step again, which is not to be taken for this.
+        _retrying.set(None)
         install(app).retried(
             step,
             request,
@@ -181,7 +179,7 @@ def _listen_to_tasks() -> None:
         if isinstance(exception, Snooze | Permanent):
             # `autoretry_for` would take them for an error like others.
             raise exception
-        token = _retrying.set(exception)
+        token = _retrying.set((exception,))
         try:
             return retry(self, *args, **given)
         finally:
@@ -213,16 +211,8 @@ def _step(task_id: str, request: Any) -> StepIdentity | None:
     return step if step is not None and getattr(request, "id", None) == task_id else None
 
 
-def _retried(options: dict[str, Any]) -> StepIdentity | None:
-    """The step that runs here, if this is its own next retry."""
-    task_id = options.get("task_id")
-    return _step(task_id, _current_request()) if is_retry(task_id, options.get("retries")) else None
-
-
 def _current_request() -> Any:
-    from celery import current_task
-
-    return current_task.request
+    return current_task.request if current_task else None
 
 
 def _seconds(options: dict[str, Any], rest: tuple[Any, ...]) -> float:

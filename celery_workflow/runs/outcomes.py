@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
 
 from billiard.exceptions import WorkerLostError
+from celery import states
 from kombu.exceptions import EncodeError
 
 from kombu_sqlqueue.messages import Lease
@@ -38,7 +40,7 @@ class Outcomes:
     """The outcomes of one app's steps. `record` is called if the step is over, with the outcome or after it."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+        self.runtime = runtime
 
     def succeeded(self, step: StepIdentity, request: Any, result: Any, record: Record) -> None:
         """Raises EncodeError for a result that cannot be stored: Celery makes a failure of it."""
@@ -51,10 +53,24 @@ class Outcomes:
             raise EncodeError(f"the result of step {step.step!r} does not fit into JSON: {error}") from error
         self._give(step, request, lambda now, _: StepSucceeded(at=now, **step.which, result=stored), record)
 
+    def completed(self, step: StepIdentity, request: Any, result: Any) -> None:
+        """The step says itself that it is done, in a transaction of its own. Raises TypeError or ValueError for the result."""
+        stored = as_stored(result)
+        happening = lambda now, _: StepSucceeded(at=now, **step.which, result=stored)
+        record = functools.partial(
+            self.runtime.app.backend.store_result, request.id, result, states.SUCCESS, request=request
+        )
+        self.runtime.give(
+            step.run,
+            happening,
+            lease=self._lease(request),
+            record=None if request.ignore_result else lambda _: record(),
+        )
+
     def expanded(self, step: StepIdentity, request: Any, canvas: Any) -> None:
         """The task returned, or put in its place, what is to be run instead of it."""
         try:
-            expansion = expansion_of(canvas, name=step.step, app=self._runtime.app)
+            expansion = expansion_of(canvas, name=step.step, app=self.runtime.app)
         except DefinitionError as error:
             refused = error_of(error)
             self._give(step, request, lambda now, _: StepFailed(at=now, **step.which, error=refused))
@@ -63,7 +79,7 @@ class Outcomes:
 
     def failed(self, step: StepIdentity, request: Any, exception: BaseException, traceback: Any, record: Record) -> None:
         lease = self._lease(request)
-        if isinstance(exception, WorkerLostError) and lease is not None and self._runtime.messages.is_alive(lease):
+        if isinstance(exception, WorkerLostError) and lease is not None and self.runtime.messages.is_alive(lease):
             # Its message is put back, and another process has a try.
             return
         if isinstance(exception, Snooze):
@@ -111,12 +127,12 @@ class Outcomes:
         request.workflow_outcome = True
         try:
             written = patiently(
-                lambda: self._runtime.give(step.run, happening, lease=lease, record=told), seconds=self._patience()
+                lambda: self.runtime.give(step.run, happening, lease=lease, record=told), seconds=self._patience()
             )
         except RunNotFoundError:
             logger.warning("step %s of run %s has ended, but the run is gone", step.step, step.run)
             if lease is not None:
-                self._runtime.messages.settle(lease)
+                self.runtime.messages.settle(lease)
             return
         if written.lost:
             logger.warning(
@@ -127,11 +143,11 @@ class Outcomes:
             logger.info("step %s of run %s: %s", step.step, step.run, written.decision.ignored)
 
     def _patience(self) -> float:
-        task = self._runtime.app.current_worker_task
+        task = self.runtime.app.current_worker_task
         return OUTCOME_PATIENCE if task is not None and not task.request.called_directly else PATIENCE
 
     def _lease(self, request: Any) -> Lease | None:
-        if not self._runtime.home.is_broker:
+        if not self.runtime.home.is_broker:
             return None
         return Lease.parse((getattr(request, "properties", None) or {}).get("delivery_tag"))
 
@@ -139,4 +155,3 @@ class Outcomes:
 def _is_stopped(view: RunView, step: StepIdentity) -> bool:
     record = view.steps([Key(step.step)]).get(Key(step.step))
     return record is not None and record.stopped
-

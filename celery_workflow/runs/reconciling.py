@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from typing import Any
 
 from ..engine.draft import task_id_of
 from ..engine.events import ChildFinished, Event, StepSnoozed, TimerFired
 from ..engine.invariants import faults
-from ..engine.records import Key, RunRecord, RunView, StepRecord
+from ..engine.records import Key, RunRecord, StepRecord
 from ..engine.states import IN_FLIGHT, StepState
 from ..errors import RunNotFoundError
 from .runtime import Runtime
+from .store import Happening
 
 __all__ = ["Reconciler"]
 
@@ -52,7 +54,7 @@ class Reconciler:
             now = self._runtime.store.now()
             for fault, event in self._repairs(stored.record, rows, alive, now):
                 wrong.append(f"run {run_id}: {fault}")
-                self._runtime.give(run_id, lambda _, view, event=event: event if _as_seen(view, event, rows) else None)
+                self._runtime.give(run_id, _if_as_seen(event, rows))
             for text in wrong:
                 logger.error("a workflow stood still: %s", text)
             found += wrong
@@ -62,8 +64,17 @@ class Reconciler:
         self, run: RunRecord, rows: Mapping[Key, StepRecord], alive: set[tuple[str, str]] | None, now: int
     ) -> Iterator[tuple[str, Event]]:
         for key, record in rows.items():
-            if record.state in IN_FLIGHT and alive is not None and (run.id, task_id_of(run.id, key, record.epoch)) not in alive:
-                which = {"name": key.name, "index": key.index, "epoch": record.epoch, "attempt": record.attempt}
+            if (
+                record.state in IN_FLIGHT
+                and alive is not None
+                and (run.id, task_id_of(run.id, key, record.epoch)) not in alive
+            ):
+                which: dict[str, Any] = {
+                    "name": key.name,
+                    "index": key.index,
+                    "epoch": record.epoch,
+                    "attempt": record.attempt,
+                }
                 yield f"the message of {_said(key)} is gone, sending it again", StepSnoozed(at=now, due_at=now, **which)
             elif (due := record.due_at) is not None and due < now - LATE and (kind := _timer_of(record)):
                 yield (
@@ -101,12 +112,11 @@ def _timer_of(record: StepRecord) -> str | None:
     return {StepState.SLEEPING: "sleep", StepState.AWAITING: "timeout"}.get(record.state)
 
 
-def _as_seen(view: RunView, event: Event, rows: Mapping[Key, StepRecord]) -> bool:
-    """Whether the step is still as it was when we looked: what has moved meanwhile needs no help."""
-    key = Key(event.name, getattr(event, "index", None))  # type: ignore[attr-defined]
-    return view.steps([key]).get(key) == rows.get(key)
+def _if_as_seen(event: Any, rows: Mapping[Key, StepRecord]) -> Happening:
+    """The event, if its step is still as it was when we looked: what has moved meanwhile needs no help."""
+    key = Key(event.name, getattr(event, "index", None))
+    return lambda _, view: event if view.steps([key]).get(key) == rows.get(key) else None
 
 
 def _said(key: Key) -> str:
     return f"step {key.name}" if key.index is None else f"item {key.index} of step {key.name}"
-

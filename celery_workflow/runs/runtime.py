@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from celery import Celery
 
-from kombu_sqlqueue.errors import StoreUnavailableError
 from kombu_sqlqueue.messages import Lease
 from kombu_sqlqueue.process import Process, process_for
 from kombu_sqlqueue.sql.migrate import ensure
@@ -24,12 +22,21 @@ from .effects import AppEffects
 from .serializing import JsonSerializer
 from .store import TOPIC, Happening, NewRun, Written
 
-__all__ = ["Runtime"]
+__all__ = ["Runtime", "runtime_of"]
 
-T = TypeVar("T")
-
+#: The attribute of an app that has workflows.
+ATTRIBUTE = "workflow_runtime"
 #: How many events that follow from each other are delivered by who caused them; a worker does the rest.
 MOST_AT_ONCE = 200
+
+
+def runtime_of(app: Celery) -> Runtime:
+    """The workflows of an app in this process."""
+    runtime: Runtime | None = getattr(app, ATTRIBUTE, None)
+    if runtime is None:
+        runtime = Runtime(app)
+        setattr(app, ATTRIBUTE, runtime)
+    return runtime
 
 
 class Runtime:

@@ -142,7 +142,7 @@ class LockedRun:
 
     def signals(self, name: str) -> Sequence[SignalRecord]:
         rows = self._asked(self._reads.open_signals, {"of_name": name})
-        return [signal_of(row._mapping, self._reads.values) for row in rows]
+        return [signal_of(row._asdict(), self._reads.values) for row in rows]
 
     def has_signal(self, signal_id: str) -> bool:
         return bool(self._asked(self._reads.signal, {"of_id": signal_id}))

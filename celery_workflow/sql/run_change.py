@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from ..engine.decision import Child, Decision, Timer, Withdraw
+from ..engine.decision import Child, Decision, Send, Timer, Withdraw
 from ..engine.draft import task_id_of
 from ..engine.events import (
     DeadlinePassed,
@@ -16,6 +16,7 @@ from ..engine.events import (
     RerunRequested,
     RetryRequested,
     RunAdmitted,
+    StepFailed,
     StepWithdrawn,
     TimerFired,
 )
@@ -70,6 +71,7 @@ class Change:
             if isinstance(request, RerunRequested) and decision.run and decision.run.epoch > view.run.epoch:
                 self._forget_memos(view.number, decision)
             view.take(decision)
+            self._effects.decided(self._tx, decision)
             self._follow(view, decision)
         return decision
 
@@ -124,9 +126,7 @@ class Change:
     def _outside(self, view: LockedRun, decision: Decision) -> list[Event]:
         """Do it; the answer tells which messages were taken back."""
         run = view.run
-        if decision.sends:
-            self._unsaved.save(self._tx)
-            self._effects.send(self._tx, run, decision.sends)
+        refused = self._sent(view, decision) if decision.sends else []
         self._events += [Stored(run.id, Kind.TIMER, timer.due_at, _event_of(timer, self.now)) for timer in decision.timers]
         if decision.children:
             self.create([_new_child(child, view.inherited) for child in decision.children])
@@ -136,12 +136,22 @@ class Change:
             self._ended.add(run.id)
             self._unsaved.save(self._tx)
             self._parts.events.forget(self._tx, run.id)
-            self._effects.ended(self._tx, run, decision.result)
+            self._effects.ended(self._tx, run, view.definition, decision.result)
         if decision.released is not None:
             following = self._parts.lines.leave(self._tx, decision.released, view.number)
             if following is not None:
                 self._events.append(Stored(following, Kind.TURN, self.now, RunAdmitted(at=self.now)))
-        return withdrawn
+        return [*refused, *withdrawn]
+
+    def _sent(self, view: LockedRun, decision: Decision) -> list[Event]:
+        """Send the tasks; those that cannot be sent have failed."""
+        self._unsaved.save(self._tx)
+        sends = [_prioritised(send, view.inherited.priority) for send in decision.sends]
+        refused = self._effects.send(self._tx, view.run, view.definition, sends)
+        return [
+            StepFailed(at=self.now, name=send.name, index=send.index, epoch=send.epoch, attempt=send.attempt, error=error)
+            for send, error in refused
+        ]
 
     def _withdrawn(self, view: LockedRun, withdrawal: Withdraw) -> Iterator[Event]:
         """Take back the messages of a step or of a map's items; those that were are to be told."""
@@ -217,6 +227,12 @@ def _new_child(child: Child, inherited: Inherited) -> NewRun:
         parent=child.parent,
         root_id=child.root_id,
     )
+
+
+def _prioritised(send: Send, priority: int | None) -> Send:
+    if priority is None or send.options.get("priority") is not None:
+        return send
+    return replace(send, options={**send.options, "priority": priority})
 
 
 def _event_of(timer: Timer, now: int) -> Event:

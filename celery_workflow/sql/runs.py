@@ -124,6 +124,9 @@ class SQLRunStore(RunReader):
 
     # -- looking ------------------------------------------------------------------------------
 
+    def now(self) -> int:
+        return self._look(lambda tx: tx.execute(select(self._database.now())).scalar_one())
+
     def due(self, limit: int) -> list[int]:
         return self._look(lambda tx: self._events.due(tx, limit))
 

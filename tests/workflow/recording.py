@@ -6,7 +6,8 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from celery_workflow.engine.decision import Send
+from celery_workflow.engine.decision import Decision, Send
+from celery_workflow.engine.definition import Definition
 from celery_workflow.engine.events import Event, StepFailed, StepStarted, StepSucceeded
 from celery_workflow.engine.memory import Message
 from celery_workflow.engine.policies import Error
@@ -31,6 +32,8 @@ class Recorder:
     def __init__(self) -> None:
         self.messages: dict[str, Message] = {}
         self.ends: list[tuple[str, Any]] = []
+        #: Tasks that cannot be sent.
+        self.refused: set[str] = set()
         #: The names of what was called, in order.
         self.calls: list[str] = []
 
@@ -38,9 +41,13 @@ class Recorder:
         self.calls.append("settle")
         return True
 
-    def send(self, tx: Any, run: RunRecord, sends: Sequence[Send]) -> None:
+    def decided(self, tx: Any, decision: Decision) -> None:
+        self.calls.append("decided")
+
+    def send(self, tx: Any, run: RunRecord, definition: Definition, sends: Sequence[Send]) -> Sequence[tuple[Send, Error]]:
         self.calls.append("send")
-        self.messages.update({send.task_id: Message(run.id, send) for send in sends})
+        self.messages.update({send.task_id: Message(run.id, send) for send in sends if send.task not in self.refused})
+        return [(send, Error(type="Refused", permanent=True)) for send in sends if send.task in self.refused]
 
     def take_back(self, tx: Any, run: RunRecord, task_ids: Collection[str], *, terminate: bool) -> Collection[str]:
         self.calls.append("take_back")
@@ -49,7 +56,7 @@ class Recorder:
             message.stop = message.stop or (message.leased and terminate)
         return [self.messages.pop(message.send.task_id).send.task_id for message in found if not message.leased]
 
-    def ended(self, tx: Any, run: RunRecord, result: Any) -> None:
+    def ended(self, tx: Any, run: RunRecord, definition: Definition, result: Any) -> None:
         self.calls.append("ended")
         self.ends.append((run.id, result))
 
@@ -69,6 +76,7 @@ class Settling(Recorder):
     def __init__(self, all_effects: Recorder, message: Message) -> None:
         self.messages = all_effects.messages
         self.ends = all_effects.ends
+        self.refused = all_effects.refused
         self.calls = all_effects.calls
         self._message = message
 

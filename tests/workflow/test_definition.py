@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from celery_workflow.building.builder import Builder, workflow
+from celery_workflow import workflow
+from celery_workflow.building.builder import Builder
 from celery_workflow.building.refs import StepRef, plain
 from celery_workflow.engine import drawing
 from celery_workflow.engine.codec import from_json, to_json

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from celery_workflow.building.builder import Builder, Workflow, workflow
+from celery_workflow import workflow
+from celery_workflow.building.builder import Builder, Workflow
 from celery_workflow.engine.events import StepSucceeded
 from celery_workflow.engine.journal import fold
 from celery_workflow.errors import InvalidTransitionError, RunFailedError, RunNotFoundError
