@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import sqlalchemy
 from celery import Celery, chain, chord, group
 from celery.exceptions import Ignore, Reject
+from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.pool import NullPool
 
 from celery_workflow import Permanent, Snooze, Workflows, current, workflow
 
@@ -40,7 +46,7 @@ class CardDeclined(Exception):
 def define(app: Celery) -> SimpleNamespace:
     """Register the tasks and workflows under names of their own: in workers, and in the app that a test starts runs with."""
     tasks = SimpleNamespace(app=app)
-    for add_some in (_plain, _ending, _retrying, _dying, _asking, _workflows):
+    for add_some in (_plain, _ending, _retrying, _dying, _asking, _booking, _workflows):
         add_some(app, tasks)
     return tasks
 
@@ -297,6 +303,78 @@ def _asking(app: Celery, tasks: SimpleNamespace) -> None:
     tasks.about, tasks.about_item = about, about_item
 
 
+def _booking(app: Celery, tasks: SimpleNamespace) -> None:
+    """Tasks that end in a transaction of their own."""
+
+    def insert(session: Any, table: str, owner: str) -> None:
+        statement = f"INSERT INTO {table} VALUES ({random.randrange(2**31)}, '{owner}')"
+        session.execute(sqlalchemy.text(statement) if hasattr(session, "in_transaction") else statement)
+
+    @contextmanager
+    def begun(url: str) -> Iterator[Any]:
+        engine = sqlalchemy.create_engine(url, poolclass=NullPool)
+        with Session(engine) as session, session.begin():
+            yield session
+
+    @app.task(name="book", shared=False)
+    def book(url: str, table: str, owner: str, session: str, *_: Any) -> str:
+        engine = sqlalchemy.create_engine(url, poolclass=NullPool)
+        with ExitStack() as stack:
+            opened: Any
+            if session == "sessionmaker":
+                opened = sessionmaker(engine)
+            elif session == "session":
+                opened = stack.enter_context(Session(engine))
+                stack.enter_context(opened.begin())
+            elif session == "connection":
+                opened = stack.enter_context(engine.begin())
+            else:
+                import psycopg
+
+                opened = stack.enter_context(psycopg.connect(url.replace("+psycopg", "")))
+            with current().transaction(opened) as given:
+                insert(given, table, owner)
+                current().complete({"booked": owner})
+        return "not this"
+
+    @app.task(name="book_badly", shared=False)
+    def book_badly(url: str, table: str, owner: str, how: str) -> str:
+        mark(f"{owner} books")
+        first = marked(f"{owner} books") == 1
+        with begun(url) as session, current().transaction(session):
+            insert(session, table, owner)
+            if how != "forget":
+                current().complete(owner)
+            if how == "twice":
+                current().complete(owner)
+            if how == "raise" and first:
+                raise ValueError("first time")
+            if how == "die" and first:
+                os.kill(os.getpid(), signal.SIGKILL)
+        if how == "raise after":
+            raise ValueError("too late")
+        return "not this"
+
+    @app.task(name="book_late", shared=False)
+    def book_late(url: str, table: str, owner: str, gate: str) -> None:
+        mark(f"{owner} waits")
+        while not Path(gate).exists():
+            time.sleep(0.02)
+        try:
+            with begun(url) as session, current().transaction(session):
+                insert(session, table, owner)
+                current().complete(owner)
+        except Exception:
+            mark(f"{owner} failed")
+            raise
+
+    @app.task(name="complete_alone", shared=False)
+    def complete_alone() -> None:
+        current().complete(1)
+
+    tasks.book, tasks.book_badly, tasks.book_late, tasks.complete_alone = book, book_badly, book_late, complete_alone
+
+
 def _workflows(app: Celery, tasks: SimpleNamespace) -> None:
     tasks.flows = Workflows(app)
 
@@ -304,6 +382,19 @@ def _workflows(app: Celery, tasks: SimpleNamespace) -> None:
     def double_sum(w: Any, x: int, y: int = 0) -> Any:
         first = w.step(tasks.add.s(x, y))
         return w.step(tasks.add.s(first, first))
+
+    @workflow(app, name="waiting")
+    def waiting(w: Any, signal: str) -> Any:
+        return w.wait_for(signal, timeout=None)
+
+    @app.task(name="nap", shared=False)
+    def nap(name: str) -> Any:
+        """What a step that expands is to become: a run that waits for a signal."""
+        return waiting.task(signal=name)
+
+    @app.task(name="told", shared=False)
+    def told(facts: dict[str, Any]) -> None:
+        mark(f"told {facts['reason']}")
 
     @workflow(app, name="parent")
     def parent(w: Any, x: int) -> Any:
@@ -315,6 +406,7 @@ def _workflows(app: Celery, tasks: SimpleNamespace) -> None:
         return w.step(tasks.note.s(text))
 
     tasks.double_sum, tasks.parent, tasks.marking = double_sum, parent, marking
+    tasks.waiting, tasks.nap, tasks.told = waiting, nap, told
 
 
 if "TEST_BROKER_URL" in os.environ:

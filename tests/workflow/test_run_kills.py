@@ -126,13 +126,11 @@ class CrashPoint:
         self._holder = site.home.database.engine.connect()
         self._holder.exec_driver_sql(f"SELECT pg_advisory_lock({self._lock})")
         self._holder.commit()
-        site.home.database.run(lambda tx: [tx.exec_driver_sql(each) for each in (
-            f"CREATE FUNCTION {schema}.hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-            f" IF NEW.name = '{step}' AND NEW.state = 'succeeded' THEN PERFORM pg_advisory_lock_shared({self._lock}); END IF;"
-            " RETURN NEW; END $$",
-            f"CREATE {kind} hold AFTER INSERT ON {schema}.workflow_journal {later}"
-            f" FOR EACH ROW EXECUTE FUNCTION {schema}.hold()",
-        )])  # fmt: skip
+        held = f"NEW.name = '{step}' AND NEW.state = 'succeeded'"
+        holding = f"BEGIN IF {held} THEN PERFORM pg_advisory_lock_shared({self._lock}); END IF; RETURN NEW; END"
+        self._do(f"CREATE FUNCTION {schema}.hold() RETURNS trigger LANGUAGE plpgsql AS $$ {holding} $$")
+        when = f"AFTER INSERT ON {schema}.workflow_journal {later} FOR EACH ROW"
+        self._do(f"CREATE {kind} hold {when} EXECUTE FUNCTION {schema}.hold()")
 
     def wait(self) -> int:
         """The backend of who is held."""
@@ -145,14 +143,20 @@ class CrashPoint:
 
     def cut(self, pid: int) -> None:
         """The server ends that session; whoever has it hears of it."""
-        self._site.home.database.run(lambda tx: tx.exec_driver_sql(f"SELECT pg_terminate_backend({pid})").all())
+        self._do(f"SELECT pg_terminate_backend({pid})")
 
     def remove(self) -> None:
+        """Let go who is held, if anybody."""
+        if self._holder.closed:
+            return
         schema = self._site.database.schema
         self._holder.exec_driver_sql(f"SELECT pg_advisory_unlock({self._lock})")
         self._holder.commit()
         self._holder.close()
-        self._site.home.database.run(lambda tx: tx.exec_driver_sql(f"DROP FUNCTION IF EXISTS {schema}.hold() CASCADE"))
+        self._do(f"DROP FUNCTION IF EXISTS {schema}.hold() CASCADE")
+
+    def _do(self, statement: str) -> None:
+        self._site.home.database.run(lambda tx: tx.exec_driver_sql(statement))
 
 
 @pytest.fixture
@@ -161,7 +165,7 @@ def hold(site: RunSite) -> Iterator[Callable[..., CrashPoint]]:
 
         def make(step: str, *, at_commit: bool) -> CrashPoint:
             point = CrashPoint(site, step, at_commit=at_commit)
-            stack.callback(lambda: point.remove())
+            stack.callback(point.remove)
             return point
 
         yield make
@@ -178,7 +182,6 @@ def test_a_worker_that_dies_while_it_writes_an_outcome(site: RunSite, hold: Call
     # The server would notice once it is to answer: what it holds until then others wait for.
     point.cut(pid)
     point.remove()
-    point.remove = lambda: None  # type: ignore[method-assign]
     site.worker()
     succeeded_once(site, run, "note", "echo")
     assert len(site.marks("work")) == 2
@@ -191,7 +194,6 @@ def test_a_session_that_ends_at_the_commit_is_repeated(site: RunSite, hold: Call
     point.cut(point.wait())
     point.cut(point.wait())
     point.remove()
-    point.remove = lambda: None  # type: ignore[method-assign]
     succeeded_once(site, run, "note", "echo")
     assert site.marks("work") == ["work"]
 
