@@ -32,7 +32,8 @@ class Definitions:
         self._values = values
         self._known: Remembered[str, Definition] = Remembered(most=MOST, characters=CHARACTERS)
         # Shared with others who start such runs; held against who would delete it.
-        self._held = select(self._table.c.digest).with_for_update(read=True, key_share=True)
+        self._found = select(self._table.c.digest)
+        self._held = self._found.with_for_update(read=True, key_share=True)
 
     def store(self, tx: Connection, definitions: Collection[Definition]) -> None:
         """See to it that these are there until the transaction ends. Raises ValueError for names that cannot be stored."""
@@ -40,7 +41,9 @@ class Definitions:
         # In order, so that two who store the same do not wait for each other.
         digests = sorted(wanted)
         for _ in range(TRIES):
-            held = set(tx.scalars(self._held.where(self._table.c.digest.in_(digests))))
+            # On MySQL, who locks what is not there locks the place where others want to insert theirs.
+            found = tx.scalars(self._found.where(self._table.c.digest.in_(digests))).all()
+            held = set(tx.scalars(self._held.where(self._table.c.digest.in_(found)))) if found else ()
             digests = [digest for digest in digests if digest not in held]
             if not digests:
                 return

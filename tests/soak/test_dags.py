@@ -128,8 +128,9 @@ def test_twelve_random_workflows_whose_workers_are_killed(database_options: Data
     site = RunSite(database_options, tmp_path, **PATIENT)
     site.worker = _of_dags(site.worker)  # type: ignore[method-assign]
     try:
-        runs = start(site, drawn(12, 15))
-        assert work(site, runs, every=2, kills=3, patience=150) > 0
+        largest = sorted(drawn(40, MOST_STEPS), key=lambda plan: -len(plan.definition.steps))[:12]
+        runs = start(site, largest)
+        assert work(site, runs, every=1, kills=3, patience=150) > 0
         check(site, runs)
     finally:
         site.close()

@@ -416,4 +416,4 @@ if "TEST_BROKER_URL" in os.environ:
         worker_cancel_long_running_tasks_on_connection_loss=False,
         **json.loads(os.environ.get("TEST_CONF", "{}")),
     )
-    define(app)
+    tasks = define(app)

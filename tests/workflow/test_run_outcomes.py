@@ -18,6 +18,9 @@ from ..celery.workers import eventually
 from .run_app import CardDeclined
 from .run_sites import RunSite, of_each_step
 
+#: The engines differ in how a message is settled and withdrawn, which other modules show.
+DATABASES = ["postgresql"]
+
 
 def failed(site: RunSite, run: Run, kind: str, said: str = "") -> Run:
     """The run has failed with this error."""
