@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from celery import Celery
@@ -88,6 +88,12 @@ class Runtime:
     def backend_is_here(self) -> bool:
         """Whether results are written in the transactions of the runs."""
         return getattr(self.app.backend, "database_options", None) == self.home.options
+
+    def forget_result(self, run_id: str) -> None:
+        """Let the result backend know nothing of the run."""
+        # Some can do nothing, such as that of an app without results.
+        with suppress(NotImplementedError):
+            self.app.backend.forget(run_id)
 
     # -- changing -------------------------------------------------------------------------
 
