@@ -86,8 +86,7 @@ def tables(database: Database) -> Iterator[Tables]:
     upgrade(database, line(PREFIX))
     tables = Tables(PREFIX, database.options.schema)
     yield tables
-    emptied = [delete(table) for table in tables.metadata.tables.values() if table is not tables.release]
-    database.run(lambda tx: [tx.execute(statement) for statement in emptied])
+    empty(database, tables)
 
 
 @pytest.fixture
@@ -118,6 +117,12 @@ def harness() -> WorkflowHarness:
 @pytest.fixture
 def workflow_app() -> Celery:
     return tasks.app
+
+
+def empty(database: Database, tables: Tables) -> None:
+    """Leave the tables as the migrations made them."""
+    emptied = [delete(table) for table in tables.metadata.tables.values() if table is not tables.release]
+    database.run(lambda tx: [tx.execute(statement) for statement in emptied])
 
 
 class Beat:
