@@ -29,6 +29,7 @@ from . import tasks
 from .apps import app_on, prepare, wipe_all
 from .beats import Beats
 from .recording import JSONText
+from .worlds import World
 
 PREFIX = "workflow_"
 #: 2026-05-05 12:00 UTC, a Tuesday.
@@ -92,6 +93,11 @@ def tables(database: Database) -> Iterator[Tables]:
 @pytest.fixture
 def runs(database: Database, tables: Tables) -> SQLRunStore:
     return SQLRunStore(database, tables, JSONText())
+
+
+@pytest.fixture
+def world(runs: SQLRunStore, database: Database, tables: Tables, clock: FakeClock) -> World:
+    return World(runs, database, tables.runs, clock)
 
 
 @pytest.fixture
