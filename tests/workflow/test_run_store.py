@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
 
 from celery_workflow.engine.definition import Call, Definition, Map, OnItemError, Sleep, Step, Task, Wait
 from celery_workflow.engine.events import (
@@ -56,11 +55,6 @@ def mapping(name: str, items: Any, **rest: Any) -> Step:
     return Step(name=name, action=Map(call=Call(task=f"tasks.{name}"), items=items, **rest))
 
 
-def count(world: World, table: str) -> int:
-    counted = select(func.count()).select_from(getattr(world.tables, table))
-    return world.database.statement(lambda tx: tx.scalar(counted))  # type: ignore[return-value]
-
-
 # -- create -----------------------------------------------------------------------------------
 
 
@@ -90,7 +84,7 @@ def test_equal_definitions_are_stored_once(world: World):
     world.start(task("s"), id="b")
     world.start(task("s", 1), id="c")
 
-    assert count(world, "definition") == 2
+    assert world.count("definition") == 2
     assert world.store.get("a").definition == world.store.get("b").definition
     assert world.store.get("c").definition.by_name["s"].action.call.args == (1,)
 
@@ -278,7 +272,7 @@ def test_timers_of_a_run_that_is_over_are_gone(world: World):
     world.fail("a")
     assert world.state() is RunState.FAILED
     assert world.store.next_due() is None
-    assert count(world, "event") == 0
+    assert world.count("event") == 0
 
 
 def test_a_run_has_its_time(world: World):
@@ -378,25 +372,25 @@ def test_word_for_a_run_that_is_gone_is_forgotten(world: World):
 
 
 def test_a_map_stores_its_items_in_chunks_and_begins_at_once(world: World):
-    written = world.start(mapping("m", list(range(1200)), max_parallel=10))
+    written = world.start(mapping("m", list(range(700)), max_parallel=10))
     assert len(world.effects.messages) == 10
-    assert count(world, "step") == 501
+    assert world.count("step") == 501
     assert written.due == ()
     for index in range(260):
         world.succeed("m", index * 2, index=index)
     assert len(world.store.due(10)) == 1
     world.deliver_all()
-    assert count(world, "step") == 1001
-    for index in range(260, 1200):
+    assert world.count("step") == 701
+    for index in range(260, 700):
         world.succeed("m", index * 2, index=index)
         world.deliver_all()
 
     assert world.state() is RunState.SUCCEEDED
-    assert world.store.result("run", Key("m")) == [index * 2 for index in range(1200)]
+    assert world.store.result("run", Key("m")) == [index * 2 for index in range(700)]
     assert world.store.result("run", Key("m", 7)) == 14
     # Chunks, and no items that went well.
     of_items = [(entry.index, entry.count) for _, entry in world.store.journal("run") if entry.index is not None]
-    assert of_items == [(0, 500), (500, 500), (1000, 200)]
+    assert of_items == [(0, 500), (500, 200)]
 
 
 def test_items_that_failed_are_told_in_the_journal(world: World):
@@ -504,7 +498,7 @@ def test_runs_that_ended_long_ago_are_deleted_with_all_they_have(world: World):
     assert world.store.prune(older_than=timedelta(days=1), limit=10) == 1
     assert world.store.prune(older_than=timedelta(days=1), limit=10) == 0
     assert [listed.id for listed in world.store.find(Query())] == ["new", "open"]
-    assert [count(world, table) for table in ("definition", "step", "signal", "memo", "label")] == [2, 2, 0, 0, 0]
+    assert [world.count(table) for table in ("definition", "step", "signal", "memo", "label")] == [2, 2, 0, 0, 0]
     assert world.store.journal("old") == []
 
 
@@ -522,7 +516,7 @@ def test_no_child_is_deleted_before_its_parent(world: World):
     world.clock.advance(timedelta(days=2))
     assert world.store.prune(older_than=timedelta(days=1), limit=1) == 1
     assert world.store.prune(older_than=timedelta(days=1), limit=10) == 1
-    assert count(world, "definition") == 0
+    assert world.count("definition") == 0
 
 
 def test_no_more_are_deleted_than_asked_for(world: World):

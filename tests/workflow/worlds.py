@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from sqlalchemy import func, select
+
 from celery_workflow.engine.definition import Definition, Step
 from celery_workflow.engine.events import Event
 from celery_workflow.engine.states import RunState
@@ -47,6 +49,15 @@ class World:
 
     def fail(self, name: str, index: int | None = None, error: str = "Planned") -> Written:
         return self.succeed(name, index=index, error=error)
+
+    def fail_run(self, run_id: str) -> None:
+        """Let the one step of the run fail."""
+        self.succeed("s", run_id=run_id, error="Planned")
+
+    def count(self, table: str) -> int:
+        """How many rows there are."""
+        counted = select(func.count()).select_from(getattr(self.tables, table))
+        return int(self.database.statement(lambda tx: tx.scalar(counted)) or 0)
 
     def deliver_all(self) -> list[Written]:
         """Everything that is due, and what comes of it."""
