@@ -9,6 +9,7 @@ from sqlalchemy import func, select
 
 from celery_workflow.engine.definition import Definition, Step
 from celery_workflow.engine.events import Event
+from celery_workflow.engine.memory import Message
 from celery_workflow.engine.states import RunState
 from celery_workflow.runs.store import NewRun, Written
 from celery_workflow.sql.run_schema import RunTables
@@ -43,12 +44,15 @@ class World:
     def succeed(
         self, name: str, result: Any = None, index: int | None = None, run_id: str | None = None, **rest: Any
     ) -> Written:
-        message = self.effects.message(name, index, run_id)
+        return self.end(self.effects.message(name, index, run_id), result, **rest)
+
+    def end(self, message: Message, result: Any = None, **rest: Any) -> Written:
+        """Let the task of this message end, by whomever it is taken back meanwhile."""
         event = outcome_of(message, self.clock.now(), result, **rest)
         return self.store.give(message.run_id, lambda now, view: event, self.effects.settling(message))
 
-    def fail(self, name: str, index: int | None = None, error: str = "Planned") -> Written:
-        return self.succeed(name, index=index, error=error)
+    def fail(self, name: str, index: int | None = None, *, error: str = "Planned", run_id: str | None = None) -> Written:
+        return self.succeed(name, index=index, run_id=run_id, error=error)
 
     def fail_run(self, run_id: str) -> None:
         """Let the one step of the run fail."""
