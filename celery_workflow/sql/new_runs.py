@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select
 from sqlalchemy.exc import IntegrityError
 
 from kombu_sqlqueue.sql.database import Database
-from kombu_sqlqueue.sql.dialect import Trouble
+from kombu_sqlqueue.sql.dialect import Capability, Trouble
 
 from ..engine.records import RunRecord
 from ..runs.store import NewRun
@@ -30,7 +30,10 @@ class NewRuns:
         self._dialect = database.dialect
         self._values = values
         self._run = tables.run.c
-        self._insert = RowsAtOnce(database, tables.run, (*RUN_COLUMNS, *GIVEN))
+        #: Whether a statement that inserts can tell what it has inserted.
+        self._tells = Capability.UPDATE_RETURNING in database.dialect.capabilities
+        only_new: dict[str, Any] = {"missing": "id", "returning": ("id", "number")} if self._tells else {}
+        self._insert = RowsAtOnce(database, tables.run, (*RUN_COLUMNS, *GIVEN), **only_new)
         self._insert_labels = RowsAtOnce(database, tables.label, ("run", "name", "value"))
 
     def insert(self, tx: Connection, runs: Sequence[NewRun], records: Sequence[RunRecord], now: int) -> dict[int, int]:
@@ -39,13 +42,8 @@ class NewRuns:
         Raises ValueError or TypeError for what cannot be stored.
         """
         rows = [self._row(new, record, now) for new, record in zip(runs, records, strict=True)]
-        known = self._known(tx, [new.id for new in runs])
-        fresh: dict[str, int] = {}
-        for place, new in enumerate(runs):
-            if new.id not in known:
-                fresh.setdefault(new.id, place)
-        inserted = self._inserted(tx, [rows[place] for place in fresh.values()])
-        numbers = self._known(tx, inserted)
+        fresh = {new.id: place for place, new in reversed(list(enumerate(runs)))}
+        numbers = self._insert_missing(tx, [rows[place] for place in sorted(fresh.values())])
         labels = [
             {"run": number, "name": name, "value": value}
             for run_id, number in numbers.items()
@@ -53,6 +51,13 @@ class NewRuns:
         ]
         self._insert_labels(tx, labels)
         return {fresh[run_id]: number for run_id, number in numbers.items()}
+
+    def _insert_missing(self, tx: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+        """Insert those whose id is new; the answer is their numbers."""
+        if self._tells:
+            return {row.id: row.number for row in self._insert.returned(tx, rows)}
+        known = self._known(tx, [row["id"] for row in rows])
+        return self._known(tx, self._inserted(tx, [row for row in rows if row["id"] not in known]))
 
     def _inserted(self, tx: Connection, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         """Insert the rows; the answer is whose id nobody else has stored at this moment."""

@@ -185,7 +185,7 @@ def test_the_message_is_settled_before_anything_else(world: World):
     world.start(task("a"), task("b", Ref("a")))
     world.effects.calls.clear()
     world.succeed("a")
-    assert world.effects.calls == ["settle", "send"]
+    assert world.effects.calls == ["settle", "decided", "send"]
 
 
 def test_an_outcome_of_which_somebody_else_has_the_message_writes_nothing(world: World):
