@@ -59,7 +59,7 @@ class RowsAtOnce:
             mark = self._mark(len(chunk))
             statement, alone = self._statements.get(len(chunk)) or self._build(len(chunk))
             values = {f"{mark}_{name}_{place}": row[name] for place, row in enumerate(chunk) for name in self._columns}
-            yield Part(mark, statement, alone, values)
+            yield Part(self._table.name, mark, statement, alone, values)
 
     def _mark(self, size: int) -> str:
         """What tells a statement and its parameters from those that it is executed together with."""

@@ -54,8 +54,8 @@ class RunWrites:
         row = row_of_run(run, self.values) | {"changed_at": now}
         given: dict[str, Any] = {f"new_{name}": row[name] for name in RUN_STATE} | {"of_run": number}
         if result is None:
-            return Part("run", self._run, self._run_alone, given)
-        return Part("ended_run", self._ended_run, self._ended_run_alone, given | {"new_result": result})
+            return Part("run", "run", self._run, self._run_alone, given)
+        return Part("run", "ended_run", self._ended_run, self._ended_run_alone, given | {"new_result": result})
 
 
 class Unsaved:
