@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, exists, func, literal, literal_column, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, literal, literal_column, select
 
 from kombu_sqlqueue.sql.database import Database
 
@@ -227,8 +227,9 @@ class RunReader:
         for name, value in query.labels.items():
             conditions.append(run.number.in_(select(label.run).where(label.name == name, label.value == value)))
         if query.waiting is not None:
-            waits = exists().where(step.run == run.number, step.state == WAITING[query.waiting].value)
-            conditions += [run.state.in_(UNFINISHED), waits]
+            waits = select(step.run).where(step.run == run.number, step.state == WAITING[query.waiting].value).limit(1)
+            # With EXISTS MariaDB would gather all such steps first.
+            conditions += [run.state.in_(UNFINISHED), waits.scalar_subquery().is_not(None)]
         return conditions
 
 
