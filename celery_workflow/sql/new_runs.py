@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -20,6 +20,8 @@ from .run_text import Values, checked_name
 
 __all__ = ["NewRuns"]
 
+#: How many ids one query asks for.
+IDS = 1000
 GIVEN = ("definition", "workflow", "version", "inputs", "labels", "tenant", "priority", "changed_at")
 
 
@@ -77,9 +79,13 @@ class NewRuns:
             return False
         return True
 
-    def _known(self, tx: Connection, ids: Collection[str]) -> dict[str, int]:
-        found = tx.execute(select(self._run.id, self._run.number).where(self._run.id.in_(ids))) if ids else ()
-        return {row.id: row.number for row in found}
+    def _known(self, tx: Connection, ids: Sequence[str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        query = select(self._run.id, self._run.number)
+        for start in range(0, len(ids), IDS):
+            some = query.where(self._run.id.in_(ids[start : start + IDS]))
+            found |= {row.id: row.number for row in tx.execute(some)}
+        return found
 
     def _row(self, new: NewRun, record: RunRecord, now: int) -> dict[str, Any]:
         _check(new)
