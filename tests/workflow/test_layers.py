@@ -53,15 +53,20 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
 #: What kombu_sqlqueue offers to packages on the same database.
 SHARED = {
     "bulk_publish",
-    "in_transaction",
     "errors",
+    "grouping",
+    "in_transaction",
+    "messages",
+    "notifier",
     "options",
     "outbox",
+    "patience",
     "process",
     "sql.database",
     "sql.dialect",
     "sql.direct",
     "sql.migrate",
+    "transactions",
 }
 
 
