@@ -57,9 +57,9 @@ class Definitions:
         known = self._known.get(digest)
         if known is not None:
             return known
-        # Held, so that a caller's transaction that looks at an older state of things sees it.
-        query = self._held.add_columns(self._table.c.body).where(self._table.c.digest == digest)
-        body = tx.execute(query).one().body
+        query = select(self._table.c.body).where(self._table.c.digest == digest)
+        # A caller's transaction that looks at an older state of things sees only what it locks.
+        body = tx.scalar(query) or tx.execute(query.with_for_update(read=True, key_share=True)).scalar_one()
         definition = cast("Definition", self._values.loads(body))
         self._known.put(digest, definition, len(body))
         return definition
