@@ -87,9 +87,10 @@ class Advancer:
                 self._stopping.wait(SPARE)
         self._keeping.run()
         until = runtime.store.next_due()
-        pauses = [self._keeping.due_in(), *([until.total_seconds()] if until is not None else [])]
-        if self._failed:
-            pauses.append(TRY_AGAIN)
+        pauses = [self._keeping.due_in()]
+        if until is not None:
+            # What has failed is due, but left alone for a while.
+            pauses.append(max(until.total_seconds(), TRY_AGAIN if self._failed else 0))
         if self._stopping.is_set():
             return
         if self._subscription.announces:
@@ -97,7 +98,6 @@ class Advancer:
         else:
             # It would be woken by whatever changes, and there is much that does.
             self._stopping.wait(max(SHORTEST, min(LOOK_UNTOLD, *pauses)))
-
 
     def _due(self) -> list[int]:
         """What is due, but for what has just failed."""

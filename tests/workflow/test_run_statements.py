@@ -11,14 +11,17 @@ from celery_workflow.engine.records import Key
 from celery_workflow.engine.states import RunState
 from celery_workflow.engine.values import Ref
 from celery_workflow.runs.store import NewRun
+from kombu_sqlqueue.sql.dialect import Capability
 
 from ..statements import watching
 from .graphs import task
 from .recording import outcome_of
 from .worlds import World
 
-#: Lock, read, write the run, the step, what follows it, and the journal.
-OUTCOME = 6
+
+def outcome(world: World) -> int:
+    """Lock, read; write the run, the steps and the journal, together where that can be."""
+    return 2 + (1 if Capability.WRITES_TOGETHER in world.database.dialect.capabilities else 3)
 
 
 def chain(world: World, length: int, *, id: str = "run") -> None:
@@ -34,18 +37,20 @@ def statements_of(world: World, message: Message, result: Any = None, **rest: An
 def test_an_outcome_in_a_chain(world: World):
     chain(world, 100)
     world.succeed("s0", 0)
-    assert [statements_of(world, world.effects.message(f"s{place}"), place) for place in range(1, 20)] == [OUTCOME] * 19
+    assert [statements_of(world, world.effects.message(f"s{place}"), place) for place in range(1, 20)] == [
+        outcome(world)
+    ] * 19
 
 
 def test_the_last_outcome_of_a_run_also_looks_whether_something_is_on_its_way_to_it(world: World):
     chain(world, 2)
     world.succeed("s0")
-    assert statements_of(world, world.effects.message("s1")) == OUTCOME
+    assert statements_of(world, world.effects.message("s1")) == outcome(world) + 1
 
 
 def test_an_attempt_that_fails_and_is_tried_again(world: World):
     world.start(task("a"), task("b", Ref("a")))
-    assert statements_of(world, world.effects.message("a"), started=True) <= OUTCOME - 1
+    assert statements_of(world, world.effects.message("a"), started=True) <= outcome(world)
 
 
 def test_an_outcome_that_is_ignored_writes_nothing(world: World):
@@ -67,7 +72,7 @@ def test_a_step_that_wants_the_results_of_many_reads_them_once(world: World):
     world.succeed("a", "large")
     world.succeed("b", "large, too")
     costs = [statements_of(world, world.effects.message("m", index)) for index in range(10)]
-    assert max(costs[1:]) <= OUTCOME + 1
+    assert max(costs[1:]) <= outcome(world) + 2
 
 
 def test_one_item_of_many(world: World):
@@ -83,7 +88,8 @@ def test_one_item_of_many(world: World):
 
     with watching(world.database) as statements:
         world.store.give("run", happening, world.effects)
-    assert len(statements) == OUTCOME
+    # The map is read besides the item.
+    assert len(statements) <= outcome(world) + 1
     # The item, the map, the next item.
     assert len(seen[0]._rows) == 3
 
@@ -105,7 +111,7 @@ def test_a_step_that_many_follow_and_one_that_follows_many(world: World):
     names = [f"p{place}" for place in range(300)]
     world.start(task("first"), *(task(name, Ref("first")) for name in names), task("join", *map(Ref, names)))
     assert statements_of(world, world.effects.message("first")) <= 30
-    assert statements_of(world, world.effects.message("p7")) <= OUTCOME
+    assert statements_of(world, world.effects.message("p7")) <= outcome(world)
     for name in names:
         if name != "p7":
             world.succeed(name)
@@ -124,7 +130,7 @@ def test_a_timer_is_a_few_statements(world: World):
     [nap] = world.start(Step(name="nap", action=Sleep(seconds=0)), task("b", after=("nap",))).due
     with watching(world.database) as statements:
         assert world.store.deliver(nap, world.effects)
-    assert len(statements) <= OUTCOME + 2
+    assert len(statements) <= outcome(world) + 3
 
 
 def test_a_large_result_is_not_read_with_the_rows(world: World):
@@ -132,7 +138,7 @@ def test_a_large_result_is_not_read_with_the_rows(world: World):
     world.succeed("a", "x" * 100_000)
     with watching(world.database) as statements:
         world.succeed("b")
-    assert not any("workflow_step.result" in statement and "SELECT" in statement for statement, _ in statements)
+    assert not any(statement.startswith("SELECT") and "workflow_step.result" in statement for statement, _ in statements)
     assert world.store.result("run", Key("a")) == "x" * 100_000
 
 
