@@ -32,6 +32,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("database_name", names, scope="session")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share what their module has made run in one process, so that it is made once for each database."""
+    for item in items:
+        fixtures = item._fixtureinfo.name2fixturedefs.values()
+        if any(each[-1].scope == "module" for each in fixtures):
+            of_database = item.callspec.params.get("database_name", "") if hasattr(item, "callspec") else ""
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{of_database}"))
+
+
 @pytest.fixture(scope="session")
 def databases() -> Iterator[dict[str, DatabaseOptions]]:
     """The databases opened so far: each is made once a session, when a test first asks for it."""

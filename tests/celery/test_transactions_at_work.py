@@ -148,17 +148,17 @@ for nth in range(int(kills)):
     if not child:
         send_orders(nth * 1_000_000 + 1)
     os.read(ready[0], 1)
-    time.sleep(0.02 + 0.007 * nth)
+    time.sleep(0.02 + 0.2 * nth / int(kills))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 """
 
 
+@pytest.mark.parametrize("kills", [12, pytest.param(60, marks=pytest.mark.soak)])
 def test_a_killed_sender_leaves_both_the_row_and_its_task_or_neither(
-    database_options: DatabaseOptions, engine: sa.Engine, table: str
+    database_options: DatabaseOptions, engine: sa.Engine, table: str, kills: int
 ):
-    """kill -9 at thirty moments."""
-    kills = 30
+    """kill -9 at as many moments, each a little later after the first order."""
     process = process_for(database_options)
     message = process.database.tables.message.c
     arguments = (f"sqlqueue+{database_options.url}", database_options.schema or "", url_of(database_options), table)

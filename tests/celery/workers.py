@@ -95,6 +95,7 @@ class Site:
         self.marks_file = directory / "marks"
         self.directory = directory
         self.workers: list[Worker] = []
+        self._commands = 0
         settings = {"broker_transport_options": {"schema": database.schema, "lease_for": 3, **(options or {})}, **conf}
         #: The same app as the workers', to send from here.
         self.app = Celery("tests", broker=url, backend=url, set_as_current=False)
@@ -130,6 +131,16 @@ class Site:
         beat = self.start("-A", "tests.celery.tasks", "beat", "-l", "INFO", "-s", f"{name}.schedule", name=name)
         self.workers.append(beat)
         return beat
+
+    def run(self, *arguments: str, timeout: float = 120.0) -> Worker:
+        """A command of the app under test, when it has ended: what it said is its `text`, errors too."""
+        self._commands += 1
+        command = self.start("-A", "tests.celery.tasks", *arguments, name=f"command{self._commands}")
+        try:
+            command.process.wait(timeout)
+        finally:
+            command.kill()
+        return command
 
     def start(self, *arguments: str, name: str, **environment: str) -> Worker:
         """A `celery` command, with a log of this name, and perhaps something else in its environment."""
