@@ -4,8 +4,8 @@ What runs in the fork is `python -m celery` from its first line to its exit, in 
 directory asked for. Only the import of other people's code is saved, which is most of what a start costs. Nothing of ours is
 imported here but what Celery and Kombu load by themselves, through entry points.
 
-Run by `starting.py` as `python -m tests.forkserver <listener> <life>`, the numbers of two descriptors. It ends when the other end of `life`
-is closed. Each connection to the listener asks for one process: JSON with `arguments`, `environment` and `directory`, and beside
+Run by `starting.py` as `python -m tests.forkserver <listener> <life> <directory>`: the numbers of two descriptors, and a place for its files.
+It ends when the other end of `life` is closed. Each connection to the listener asks for one process: JSON with `arguments`, `environment` and `directory`, and beside
 it the descriptor to write its output to. The answer is a line with the number of the process, and one with its exit code when it has ended.
 """
 
@@ -59,7 +59,6 @@ MODULES = (
     "pymysql",
     "redis",
     "tornado.web",
-    "yaml",
 )
 
 
@@ -140,10 +139,14 @@ def become(request: dict[str, Any]) -> NoReturn:
 
 
 def main() -> None:
-    server = Server(*map(int, sys.argv[1:]))
+    listener, life, directory = sys.argv[1:]
+    server = Server(int(listener), int(life))
     for name in MODULES:
         with contextlib.suppress(ImportError):  # of an extra that is not installed
             importlib.import_module(name)
+    if sys.dont_write_bytecode:
+        # Each fork would compile ours anew. Here it is done once, and nothing is left among the sources.
+        sys.dont_write_bytecode, sys.pycache_prefix = False, directory
     gc.freeze()
     become(server.run())
 

@@ -103,7 +103,7 @@ class _ForkServer:
             listener.bind(self._address)
             listener.listen()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.forkserver", str(listener.fileno()), str(its_life)],
+                [sys.executable, "-m", "tests.forkserver", str(listener.fileno()), str(its_life), self._directory.name],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 cwd=ROOT,
