@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -32,14 +33,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("database_name", names, scope="session")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share what their module has made run in one process, so that it is made once for each database."""
-    for item in items:
-        fixtures = item._fixtureinfo.name2fixturedefs.values()
-        if any(each[-1].scope == "module" for each in fixtures):
-            of_database = item.callspec.params.get("database_name", "") if hasattr(item, "callspec") else ""
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{of_database}"))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from .scheduling import BySharedFixtures
+
+    return BySharedFixtures(config, log)
 
 
 @pytest.fixture(scope="session")
