@@ -279,7 +279,7 @@ def test_an_upgrade_leaves_newer_tables_alone(fresh):
 
 
 def test_two_prefixes_share_a_database_and_nothing_else(fresh):
-    with opened(fresh.options, table_prefix="other_") as other:
+    with opened(fresh.options, table_prefix="second_") as other:
         migrate.upgrade(fresh)
         assert migrate.check(other).fit is Fit.MISSING
         migrate.upgrade(other)
