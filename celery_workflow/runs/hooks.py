@@ -51,9 +51,8 @@ class Participating:
 
     def __reduce__(self, *args: Any, **kwargs: Any) -> Any:
         # A result that is pickled has its backend in it, and this class is none that can be imported.
-        unpickle: Any
-        given: Any
-        unpickle, given = super().__reduce__(*args, **kwargs)  # type: ignore[call-arg]
+        reduced: Any = super().__reduce__(*args, **kwargs)  # type: ignore[call-arg]
+        unpickle, given = reduced
         return unpickle, (self.plain, *given[1:])
 
     def mark_as_done(
