@@ -51,7 +51,7 @@ class Participating:
 
     def __reduce__(self, *args: Any, **kwargs: Any) -> Any:
         # A result that is pickled has its backend in it, and this class is none that can be imported.
-        reduced: Any = super().__reduce__(*args, **kwargs)  # type: ignore[call-arg]
+        reduced: Any = super().__reduce__(*args, **kwargs)
         unpickle, given = reduced
         return unpickle, (self.plain, *given[1:])
 
