@@ -246,7 +246,7 @@ class Workflow:
             return self._answer(**inputs)
 
         #: Its task: run by a worker, it starts a run; as a step of another workflow it says what that run is made of.
-        self.task = app.task(answer, name=self.name)
+        self.task = app.task(answer, name=self.name, shared=False)
 
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"

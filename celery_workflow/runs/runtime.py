@@ -44,6 +44,8 @@ class Runtime:
 
     def __init__(self, app: Celery) -> None:
         self.app = app
+        #: The workflows that this program has declared, by name.
+        self.workflows: dict[str, Any] = {}
         self._home: Home | None = None
         self._prepared: Process | None = None
         self._store: SQLRunStore | None = None

@@ -112,6 +112,7 @@ class Workflow(builder.Workflow):
     def __init__(self, app: Celery, build: Callable[..., Any], **settings: Any) -> None:
         super().__init__(app, build, **settings)
         install(app)
+        runtime_of(app).workflows[self.name] = self
 
     def start(self, /, *, _id: str | None = None, **inputs: Any) -> Run:
         """Start a run. As `Starter.start`."""

@@ -102,9 +102,9 @@ def test_what_is_wrong_is_one_line(run: Run, arguments: tuple[str, ...], says: s
 
 
 def test_the_tables_are_made_and_checked(run: Run, app: Celery):
-    assert "the tables are at schema 0001, as this release needs" in run("check").output
+    assert "the tables are at schema 0002, as this release needs" in run("check").output
     assert run("migrate", "--sql").output == ""
-    assert "0001" in run("migrate").output
+    assert "0002" in run("migrate").output
 
 
 def test_an_app_without_a_database_is_told_what_to_name():

@@ -45,23 +45,28 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
     "sql": ({"timing", "engine", "errors", "contract", "sql"}, {"sqlalchemy", "alembic", "kombu_sqlqueue"}),
     "adapters": (
         {"timing", "engine", "building", "errors", "contract", "adapters", "sql"},
-        {"celery", "kombu", "kombu_sqlqueue", "redis", "tzlocal"},
+        {"billiard", "celery", "kombu", "kombu_sqlqueue", "redis", "tzlocal"},
     ),
     "entry": ({"entry", "cli", "adapters"}, {"click"}),
-    "cli": ({"timing", "errors", "contract", "adapters"}, {"click", "celery", "kombu", "kombu_sqlqueue"}),
+    "cli": ({"timing", "engine", "errors", "contract", "adapters", "cli"}, {"click", "celery", "kombu", "kombu_sqlqueue"}),
 }
 #: What kombu_sqlqueue offers to packages on the same database.
 SHARED = {
     "bulk_publish",
     "in_transaction",
     "errors",
+    "grouping",
+    "messages",
+    "notifier",
     "options",
     "outbox",
+    "patience",
     "process",
     "sql.database",
     "sql.dialect",
     "sql.direct",
     "sql.migrate",
+    "transactions",
 }
 
 
