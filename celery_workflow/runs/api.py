@@ -13,7 +13,7 @@ from ..engine.states import RunState
 from .handle import Run
 from .hooks import install
 from .reconciling import Reconciler
-from .runtime import runtime_of
+from .runtime import Runtime, runtime_of
 from .store import Listed, NewRun, Query
 from .workflows import Workflow, startable
 
@@ -34,7 +34,10 @@ class Workflows:
     def __init__(self, app: Celery) -> None:
         self._app = app
         install(app)
-        self._runtime = runtime_of(app)
+
+    @property
+    def _runtime(self) -> Runtime:
+        return runtime_of(self._app)
 
     @property
     def workflows(self) -> Mapping[str, Workflow]:
