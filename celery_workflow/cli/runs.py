@@ -179,8 +179,10 @@ def _known(app: Celery) -> Mapping[str, Any]:
 
 
 def _no_workflow(name: str, known: Mapping[str, Any]) -> str:
+    if not known:
+        return f"no workflow {name!r}, nor any other: name the app that declares it by celery -A APP workflow start"
     near = difflib.get_close_matches(name, known, n=3)
-    way_out = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(sorted(known)) or 'none'}"
+    way_out = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(sorted(known))}"
     return f"the app has no workflow {name!r}; {way_out}"
 
 
@@ -291,7 +293,7 @@ def _error_row(each: Mapping[str, Any]) -> dict[str, Any]:
 def _entry_row(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "at": entry["at"],
-        "step": _which(entry["step"], entry["index"]),
+        "step": _which(entry["step"], entry["index"]) or "(run)",
         "state": entry["state"],
         "why": entry["why"],
         "epoch": entry["epoch"],

@@ -280,3 +280,9 @@ def test_what_is_wrong_is_one_line(typed: Typed, fulfil: Any, arguments: tuple[s
     assert done.output.startswith("Error: ")
     assert says in done.output
     assert done.output.count("\n") == 1
+
+
+def test_an_app_without_workflows_says_how_to_name_one_that_has_some(typed: Typed):
+    done = typed("start", "orders.fulfil")
+
+    assert (done.exit_code, "name the app that declares it by celery -A APP" in done.output) == (1, True)
