@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Any
 
 from celery import bootsteps
@@ -32,6 +33,8 @@ SPARE = 0.05
 #: Seconds between two tries while the database is away, and between two looks for tables that are not there.
 TRY_AGAIN = 1.0
 LOOK_FOR_TABLES = 60.0
+#: Seconds for which an event that cannot be delivered is left alone.
+FAILED_FOR = 30.0
 
 
 class Advancer:
@@ -42,6 +45,8 @@ class Advancer:
         self._keeping = Keeping(runtime)
         self._stopping = threading.Event()
         self._subscription: Subscription | None = None
+        #: Events that have failed, and until when they are left alone.
+        self._failed: dict[int, float] = {}
         self._thread = threading.Thread(target=self._run, name="workflow-advancer", daemon=True)
 
     def start(self) -> None:
@@ -73,16 +78,19 @@ class Advancer:
 
     def _round(self) -> None:
         """Do what is due, and wait for what is due next."""
-        store, runtime = self._runtime.store, self._runtime
+        runtime = self._runtime
         if self._subscription is None:
             self._subscription = runtime.process.notifier.subscribe([runtime.topic])
-        while not self._stopping.is_set() and (due := store.due(BATCH)):
-            if not runtime.deliver(due):
+        while not self._stopping.is_set() and (due := self._due()):
+            if not sum(self._deliver(event_id) for event_id in due):
                 # Others are at it.
                 self._stopping.wait(SPARE)
         self._keeping.run()
-        until = store.next_due()
-        pauses = [self._keeping.due_in(), *([until.total_seconds()] if until is not None else [])]
+        until = runtime.store.next_due()
+        pauses = [self._keeping.due_in()]
+        if until is not None:
+            # What has failed is due, but left alone for a while.
+            pauses.append(max(until.total_seconds(), TRY_AGAIN if self._failed else 0))
         if self._stopping.is_set():
             return
         if self._subscription.announces:
@@ -90,6 +98,24 @@ class Advancer:
         else:
             # It would be woken by whatever changes, and there is much that does.
             self._stopping.wait(max(SHORTEST, min(LOOK_UNTOLD, *pauses)))
+
+    def _due(self) -> list[int]:
+        """What is due, but for what has just failed."""
+        now = time.monotonic()
+        self._failed = {event_id: until for event_id, until in self._failed.items() if until > now}
+        due = self._runtime.store.due(BATCH + len(self._failed))
+        return [event_id for event_id in due if event_id not in self._failed]
+
+    def _deliver(self, event_id: int) -> int:
+        """Whatever one of them meets, it is not to keep the others waiting."""
+        try:
+            return self._runtime.deliver([event_id])
+        except SQLQueueError:
+            raise
+        except Exception:
+            logger.exception("an event of a workflow cannot be delivered, trying again in %.0f s", FAILED_FOR)
+            self._failed[event_id] = time.monotonic() + FAILED_FOR
+            return 0
 
 
 class AdvancerStep(bootsteps.StartStopStep):

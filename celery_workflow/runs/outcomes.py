@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from billiard.exceptions import WorkerLostError
 from celery import states
+from celery.exceptions import WorkerLostError
 from kombu.exceptions import EncodeError
 
 from kombu_sqlqueue.messages import Lease

@@ -23,6 +23,7 @@ from ..sql.runs import SQLRunStore
 from .effects import AppEffects
 from .serializing import JsonSerializer
 from .store import TOPIC, Happening, NewRun, Written
+from .telling import tell
 
 __all__ = ["Runtime", "runtime_of"]
 
@@ -117,7 +118,7 @@ class Runtime:
             )
         with self._effects() as effects:
             written = self.store.create(runs, effects)
-        self._follow(effects, [event for each in written if each is not None for event in each.due])
+        self._follow(effects, [each for each in written if each is not None])
         return [each is not None for each in written]
 
     def give(
@@ -131,7 +132,7 @@ class Runtime:
         """Let something happen to a run, and what is due by that, too. As `RunStore.give`."""
         with self._effects(lease=lease, record=record) as effects:
             written = self.store.give(run_id, happening, effects)
-        self._follow(effects, written.due)
+        self._follow(effects, [written])
         return written
 
     def tell(self, run_id: str, event: Callable[[int], Event]) -> Decision:
@@ -146,14 +147,18 @@ class Runtime:
                 written = self.store.deliver(due.popleft(), effects)
             effects.committed()
             if written is not None:
+                tell(self.app, written.decision)
                 done += 1
                 due.extend(written.due)
         return done
 
-    def _follow(self, effects: AppEffects, due: Sequence[int]) -> None:
+    def _follow(self, effects: AppEffects, written: Sequence[Written]) -> None:
         database = self.home.database
+        due = [event for each in written for event in each.due]
         if not database.in_transaction:
             effects.committed()
+            for each in written:
+                tell(self.app, each.decision)
             self.deliver(due)
         elif due:
             # It is the caller who commits: a worker hears of it then.

@@ -26,7 +26,7 @@ from .run_writing import Unsaved
 
 __all__ = ["Inherited", "LockedRun", "RunReads"]
 
-#: How many rows are read before they are asked for, at most: all that the outcome of a step usually wants.
+#: About how many rows are read before they are asked for: all that the outcome of a step usually wants.
 AHEAD = 32
 #: How many results a process remembers, and how many characters of them.
 RESULTS = 2_000
@@ -162,10 +162,10 @@ class LockedRun:
         followers = self.definition.followers
         found: dict[str, None] = {}
         for follower in (follower for name in names for follower in followers.get(name, ())):
-            needs = self.definition.by_name[follower].needs
-            if len(found) + len(needs) >= AHEAD:
+            if len(found) >= AHEAD:
                 break
-            found.update(dict.fromkeys([follower, *needs]))
+            needs = self.definition.by_name[follower].needs
+            found.update(dict.fromkeys([follower, *(needs if len(needs) < AHEAD else ())]))
         return list(found)
 
     def _read_items(self, name: str, indexes: Sequence[int]) -> None:

@@ -53,9 +53,9 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
 #: What kombu_sqlqueue offers to packages on the same database.
 SHARED = {
     "bulk_publish",
-    "in_transaction",
     "errors",
     "grouping",
+    "in_transaction",
     "messages",
     "notifier",
     "options",

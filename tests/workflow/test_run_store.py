@@ -20,9 +20,11 @@ from celery_workflow.engine.states import RunState
 from celery_workflow.engine.values import Ref
 from celery_workflow.errors import InvalidTransitionError, RunNotFoundError
 from celery_workflow.runs.store import NewRun, Query
+from celery_workflow.sql.runs import SQLRunStore
+from celery_workflow.sql.schema import Tables
 
 from .graphs import child_of, task
-from .recording import Recorder, outcome_of
+from .recording import JSONText, Recorder, outcome_of
 from .worlds import World
 
 
@@ -185,7 +187,7 @@ def test_the_message_is_settled_before_anything_else(world: World):
     world.start(task("a"), task("b", Ref("a")))
     world.effects.calls.clear()
     world.succeed("a")
-    assert world.effects.calls == ["settle", "send"]
+    assert world.effects.calls == ["settle", "decided", "send"]
 
 
 def test_an_outcome_of_which_somebody_else_has_the_message_writes_nothing(world: World):
@@ -434,13 +436,17 @@ def test_a_rerun_with_a_shorter_list_shows_no_items_of_the_longer(world: World):
     assert world.state() is RunState.SUCCEEDED
 
 
-def test_results_of_an_earlier_epoch_are_not_taken_for_those_of_this(world: World):
+def test_results_of_an_earlier_epoch_are_not_taken_for_those_of_this(world: World, tables: Tables):
+    """Whichever process remembers them."""
+    stores = [world.store, SQLRunStore(world.database, tables, JSONText())]
     world.start(task("a"), task("b", Ref("a")), task("c", Ref("a"), after=("b",)))
-    for result in ("old", "new"):
+    for number, result in enumerate(("old", "new", "newer", "newest")):
+        world.store = stores[number % 2]
         world.succeed("a", result)
         world.succeed("b")
         assert world.effects.message("c").send.args == (result,)
         world.succeed("c")
+        world.store = stores[number // 2]
         epoch = world.store.get("run").record.epoch
         world.give(RerunRequested(at=world.clock.now(), epoch=epoch, scope="all"))
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from sqlalchemy import Connection, select
 
 from celery_workflow.engine.codec import from_json, to_json
@@ -15,6 +16,7 @@ from celery_workflow.engine.events import Event, StepWithdrawn
 from celery_workflow.engine.journal import Entry
 from celery_workflow.engine.memory import MemoryRun, MemoryStore
 from celery_workflow.engine.records import RunRecord
+from celery_workflow.errors import InvalidTransitionError
 from celery_workflow.runs.store import NewRun, Written
 from celery_workflow.sql.runs import SQLRunStore
 from kombu_sqlqueue.clock import FakeClock
@@ -27,12 +29,11 @@ MICROSECOND = timedelta(microseconds=1)
 class Twins(MemoryStore):
     """The store in memory, which leads, and one in SQL, which is compared after each event."""
 
-    def __init__(self, sql: SQLRunStore, clock: FakeClock, *, keyed: str | None = None) -> None:
+    def __init__(self, sql: SQLRunStore, clock: FakeClock) -> None:
         self._clock = clock
         self._sql = sql
         super().__init__(clock.now())
         self._effects = _Mirror(self)
-        self._children = 0
         #: Stored events that have not been delivered, by number.
         self._stored: dict[int, tuple[str, Event]] = {}
 
@@ -74,7 +75,12 @@ class Twins(MemoryStore):
             written = self._sql.deliver(number, self._effects)
             assert written is not None
         else:
-            written = self._sql.give(run_id, lambda now, view: event, self._effects)
+            try:
+                written = self._sql.give(run_id, lambda now, view: event, self._effects)
+            except InvalidTransitionError:
+                with pytest.raises(InvalidTransitionError):
+                    super().give(run_id, event)
+                raise
         decision = super().give(run_id, event)
         assert from_json(to_json(written.decision.ignored)) == decision.ignored
         assert [to_json(send) for send in written.decision.sends] == [to_json(send) for send in decision.sends]
