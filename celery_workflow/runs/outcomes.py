@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -57,15 +56,11 @@ class Outcomes:
         """The step says itself that it is done, in a transaction of its own. Raises TypeError or ValueError for the result."""
         stored = as_stored(result)
         happening = lambda now, _: StepSucceeded(at=now, **step.which, result=stored)
-        record = functools.partial(
-            self.runtime.app.backend.store_result, request.id, result, states.SUCCESS, request=request
-        )
-        self.runtime.give(
-            step.run,
-            happening,
-            lease=self._lease(request),
-            record=None if request.ignore_result else lambda _: record(),
-        )
+
+        def record(_: Decision) -> None:
+            self.runtime.app.backend.store_result(request.id, result, states.SUCCESS, request=request)
+
+        self.runtime.give(step.run, happening, lease=self._lease(request), record=None if request.ignore_result else record)
 
     def expanded(self, step: StepIdentity, request: Any, canvas: Any) -> None:
         """The task returned, or put in its place, what is to be run instead of it."""

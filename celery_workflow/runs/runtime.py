@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from typing import Any
 
 from celery import Celery
@@ -15,6 +16,7 @@ from kombu_sqlqueue.sql.migrate import ensure
 
 from ..engine.decision import Decision
 from ..engine.events import Event
+from ..errors import WorkflowError
 from ..home import Home
 from ..publishing import check_reach
 from ..sql.runs import SQLRunStore
@@ -45,6 +47,8 @@ class Runtime:
 
     def __init__(self, app: Celery) -> None:
         self.app = app
+        #: The workflows that this program has declared, by name.
+        self.workflows: dict[str, Any] = {}
         self._home: Home | None = None
         self._prepared: Process | None = None
         self._store: SQLRunStore | None = None
@@ -96,10 +100,22 @@ class Runtime:
         with suppress(NotImplementedError):
             self.app.backend.forget(run_id)
 
+    def now(self) -> datetime:
+        """This machine's time, in UTC."""
+        return datetime.now(UTC)
+
     # -- changing -------------------------------------------------------------------------
 
     def create(self, runs: Sequence[NewRun]) -> list[bool]:
-        """Create and start these runs; which of them are new. Takes part in a transaction that was lent to the caller."""
+        """Create and start these runs; which of them are new. Takes part in a transaction that was lent to the caller.
+
+        Raises WorkflowError for an app that runs tasks where they are called.
+        """
+        if self.app.conf.task_always_eager:
+            raise WorkflowError(
+                "task_always_eager is set: runs need a worker, or celery_workflow.testing.WorkflowHarness, which runs them in"
+                " this process"
+            )
         with self._effects() as effects:
             written = self.store.create(runs, effects)
         self._follow(effects, [each for each in written if each is not None])
