@@ -19,15 +19,17 @@ from .engine.records import Key, StepRecord
 from .runs.context import StepContext
 from .runs.outcomes import Outcomes
 from .runs.store import Happening, NewRun, StoredRun, Written
+from .runs.telling import tell
 
 __all__ = ["Attempt", "Context", "InMemory", "Runs", "progress_of"]
 
 
 class Runs(MemoryStore):
-    """The store of the engine's tests, with what users give a run, and with memos."""
+    """The store of the engine's tests, with what users give a run, with memos, and with signals of Celery's kind."""
 
-    def __init__(self, now: int = 0) -> None:
+    def __init__(self, app: Celery, now: int = 0) -> None:
         super().__init__(now)
+        self._app = app
         self._given: dict[str, NewRun] = {}
         self._memos: dict[tuple[str, Key, str], Any] = {}
 
@@ -54,6 +56,10 @@ class Runs(MemoryStore):
                 each: kept for each, kept in self._memos.items() if each[0] != run_id or each[1].name not in again
             }
         return decision
+
+    def _apply(self, run_id: str, decision: Decision) -> None:
+        super()._apply(run_id, decision)
+        tell(self._app, decision)
 
     def now_as_datetime(self) -> datetime:
         return datetime.fromtimestamp(self.now / MICRO, UTC)

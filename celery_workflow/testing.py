@@ -70,7 +70,7 @@ class WorkflowHarness:
         app.finalize()
         install(app)
         started = start_at or datetime(2026, 1, 1, tzinfo=UTC)
-        self.store = Runs(now=round(started.timestamp() * MICRO))
+        self.store = Runs(app, now=round(started.timestamp() * MICRO))
         #: Plain tasks that steps have sent.
         self.sent: list[Sent] = []
         #: Each time a task was run: (step name, item index).

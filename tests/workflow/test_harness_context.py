@@ -14,6 +14,7 @@ from celery_workflow import DuplicateRunError, NotInStepError, Permanent, Snooze
 from celery_workflow.building.builder import Builder
 from celery_workflow.runs.identity import HEADER, OWNER
 from celery_workflow.runs.workflows import Workflow
+from celery_workflow.signals import step_succeeded, workflow_finished
 from celery_workflow.testing import HarnessRun, WorkflowHarness
 
 from .tasks import Planned, act, add, app, double, mark, told
@@ -382,3 +383,17 @@ def test_an_app_that_runs_tasks_where_they_are_called_may_be_tested(harness: Wor
         assert finished(harness, saying).status == "succeeded"
     finally:
         app.conf.task_always_eager = False
+
+
+def test_receivers_of_signals_are_told_as_on_a_worker(harness: WorkflowHarness):
+    heard: list[Any] = []
+
+    def hear(sender: Any, run: str, entry: Any, **_: Any) -> None:
+        heard.append((sender, run, entry.name, entry.state))
+
+    workflow_finished.connect(hear)
+    step_succeeded.connect(hear)
+    run = finished(harness, saying.options(id="heard"))
+
+    assert run.status == "succeeded"
+    assert heard == [(app, "heard", "talk", "succeeded"), (app, "heard", None, "succeeded")]
