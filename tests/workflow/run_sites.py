@@ -12,18 +12,18 @@ from celery_workflow.home import Home
 from celery_workflow.runs.store import NewRun
 from kombu_sqlqueue.options import DatabaseOptions
 
+from ..celery.outboxes import OutboxSite
 from ..celery.workers import Site, Worker, eventually
 from .apps import prepare
 from .run_app import define
 
-__all__ = ["RunSite", "of_each_step"]
+__all__ = ["OutboxRunSite", "RunSite", "of_each_step"]
 
 
-class RunSite(Site):
-    """One database with its workers, and an app in this process that starts runs."""
+class _Runs(Site):
+    """What is the same for brokers of all kinds."""
 
-    def __init__(self, database: DatabaseOptions, directory: Path, **conf: Any) -> None:
-        super().__init__(database, directory, **conf)
+    def _prepare(self) -> None:
         prepare(self.app)
         self.tasks = define(self.app)
         self.flows = self.tasks.flows
@@ -77,6 +77,22 @@ class RunSite(Site):
         m = self.home.database.tables.message.c
         count = select(func.count()).where(m.task_id.is_not(None))
         return int(self.home.database.statement(lambda tx: tx.scalar(count)) or 0)
+
+
+class RunSite(_Runs):
+    """One database with its workers, and an app in this process that starts runs."""
+
+    def __init__(self, database: DatabaseOptions, directory: Path, **conf: Any) -> None:
+        super().__init__(database, directory, **conf)
+        self._prepare()
+
+
+class OutboxRunSite(_Runs, OutboxSite):
+    """The same with a broker of another kind."""
+
+    def __init__(self, database: DatabaseOptions, directory: Path, broker: str, **conf: Any) -> None:
+        super().__init__(database, directory, broker, **conf)
+        self._prepare()
 
 
 def _tables(home: Home) -> dict[str, Any]:
