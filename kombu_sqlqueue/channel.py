@@ -60,6 +60,8 @@ class Channel(Declaring):
         self._begun: set[str] = set()
         self._started: set[str] = set()
         self._owned: set[str] = set()
+        #: Tags of owned messages that have ended before their ack, which Celery may leave to its event loop.
+        self._awaiting_ack: set[str] = set()
         self._look_at = 0.0
         #: The last claim got all that it asked for.
         self.has_more = False
@@ -271,6 +273,8 @@ class Channel(Declaring):
         if delivery_tag in self._begun:
             self._started.add(delivery_tag)
             self._keeper.start(lease)
+        elif delivery_tag in self._awaiting_ack:
+            self._awaiting_ack.discard(delivery_tag)
         elif delivery_tag not in self._owned:
             self._keeper.ack(lease)
         self._left_window(delivery_tag)
@@ -280,6 +284,7 @@ class Channel(Declaring):
         if not requeue:
             self.set_aside(delivery_tag, Reason.REJECTED)
             return
+        self._awaiting_ack.discard(delivery_tag)
         lease = Lease.parse(delivery_tag)
         if lease is not None and self._keeper.nack(lease) is Outcome.DEAD:
             logger.error("message %s was put back too often; it is dead now", delivery_tag)
@@ -288,6 +293,7 @@ class Channel(Declaring):
 
     def set_aside(self, delivery_tag: str, reason: Reason) -> None:
         """Keep as dead what no worker can do anything with."""
+        self._awaiting_ack.discard(delivery_tag)
         lease = Lease.parse(delivery_tag)
         if lease is not None:
             self._keeper.bury(lease, reason)
@@ -336,6 +342,8 @@ class Channel(Declaring):
 
     def _end_owned(self, delivery_tag: str, *, well: bool) -> None:
         self._owned.discard(delivery_tag)
+        if delivery_tag in self.qos.tags():
+            self._awaiting_ack.add(delivery_tag)
         lease = Lease.parse(delivery_tag)
         if lease is None or not self._keeper.holds(lease):
             return

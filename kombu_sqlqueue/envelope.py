@@ -81,7 +81,8 @@ class Envelope:
             envelope=self.text,
             priority=queue.arguments.priority(self.priority),
             due_at=self.due_at,
-            expires_in=queue.arguments.lifetime(self.expires_in),
+            # Whoever owns it waits for its end.
+            expires_in=None if self.owner else queue.arguments.lifetime(self.expires_in),
             task_id=self.task_id,
             task=self.task,
             owner=self.owner,

@@ -204,6 +204,8 @@ class LeaseKeeper:
             return self._defer(lambda: self.bury(lease, reason))
         self._store.bury(lease, reason)
         self._let_go([lease])
+        if reason in (Reason.REJECTED, Reason.UNDECODABLE):
+            self.on_dead()
 
     def holds(self, lease: Lease) -> bool:
         return lease in self._held

@@ -131,6 +131,8 @@ class Reporter:
 def cause_of_death(message: DeadMessage) -> str:
     """Why the task is dead, with the workers that were lost."""
     by = f" ({', '.join(message.holders)})" if message.holders else ""
+    if message.reason in (Reason.REJECTED, Reason.UNDECODABLE):
+        return f"The worker{by} refused the task's message or cannot decode it."
     if message.reason is Reason.WORKER_LOST:
         return f"The worker{by} died while it ran the task, which was acknowledged early and so may not run again."
     return f"The task was lost with its worker or put back {message.reclaims} times{by} and is not tried again."

@@ -94,7 +94,10 @@ class MessageStore(Protocol):
         """Put back after a failed delivery: ready at once, or dead past `max_reclaims`."""
 
     def bury(self, lease: Lease, reason: Reason) -> bool:
-        """Set aside as dead, to be seen and redriven by an operator. False if the lease is lost."""
+        """Set aside as dead, to be seen and redriven by an operator. False if the lease is lost.
+
+        The failure of what was refused or cannot be decoded is to be recorded if somebody owns it.
+        """
 
     def release_strays(self, lessee: int, held: Collection[Lease]) -> int:
         """Release what the lessee holds without knowing: a claim whose answer never arrived."""
@@ -108,10 +111,12 @@ class MessageStore(Protocol):
         """Whether the message of this lease is still there and not dead, whoever has it now."""
 
     def withdraw(self, owner: str, tasks: Collection[str]) -> set[str]:
-        """Delete the messages of these tasks (ids) of the owner that nobody holds; the answer is which there were."""
+        """Delete the messages of these tasks (ids) of the owner that nobody holds, parked ones too; the answer is which there
+        were."""
 
     def owned(self, owners: Collection[str]) -> set[tuple[str, str]]:
-        """Owner and task id of each message that these own, of dead ones too while their failure is to be recorded."""
+        """Owner and task id of each message that these own, of dead ones too while they are parked or their failure is to
+        be recorded."""
 
     # -- time -----------------------------------------------------------------------------
 

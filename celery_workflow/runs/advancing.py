@@ -8,12 +8,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from datetime import timedelta
 from typing import Any
 
 from celery import bootsteps
 
 from kombu_sqlqueue.errors import ConfigurationError, SchemaError, SQLQueueError
 from kombu_sqlqueue.notifier import Subscription
+from kombu_sqlqueue.sql.migrate import require
 
 from .keeping import Keeping
 from .runtime import Runtime, runtime_of
@@ -28,11 +30,12 @@ BATCH = 50
 LOOK_EVERY = 30.0
 LOOK_UNTOLD = 1.0
 SHORTEST = 0.001
+NOW = timedelta(0)
 #: Seconds after which an event that somebody else has promised to deliver is taken over.
 SPARE = 0.05
 #: Seconds between two tries while the database is away, and between two looks for tables that are not there.
 TRY_AGAIN = 1.0
-LOOK_FOR_TABLES = 60.0
+LOOK_FOR_TABLES = 10.0
 #: Seconds for which an event that cannot be delivered is left alone.
 FAILED_FOR = 30.0
 
@@ -80,24 +83,27 @@ class Advancer:
         """Do what is due, and wait for what is due next."""
         runtime = self._runtime
         if self._subscription is None:
+            # A worker makes no tables: most have no workflows.
+            require(runtime.home.database, runtime.home.line)
             self._subscription = runtime.process.notifier.subscribe([runtime.topic])
-        while not self._stopping.is_set() and (due := self._due()):
+        self._keeping.run()
+        until = runtime.store.next_due()
+        if until is not None and until <= NOW and (due := self._due()):
             if not sum(self._deliver(event_id) for event_id in due):
                 # Others are at it.
                 self._stopping.wait(SPARE)
-        self._keeping.run()
-        until = runtime.store.next_due()
+            return
         pauses = [self._keeping.due_in()]
         if until is not None:
             # What has failed is due, but left alone for a while.
-            pauses.append(max(until.total_seconds(), TRY_AGAIN if self._failed else 0))
+            pauses.append(max(until.total_seconds(), TRY_AGAIN if self._failed else SHORTEST))
         if self._stopping.is_set():
             return
         if self._subscription.announces:
-            self._subscription.wait(max(SHORTEST, min(LOOK_EVERY, *pauses)))
+            self._subscription.wait(min(LOOK_EVERY, *pauses))
         else:
             # It would be woken by whatever changes, and there is much that does.
-            self._stopping.wait(max(SHORTEST, min(LOOK_UNTOLD, *pauses)))
+            self._stopping.wait(min(LOOK_UNTOLD, *pauses))
 
     def _due(self) -> list[int]:
         """What is due, but for what has just failed."""

@@ -123,7 +123,14 @@ class StepContext:
                 yield session
 
     def complete(self, result: Any = None) -> None:
-        """End the step with this result, in the transaction that is open. What the task returns is ignored then."""
+        """End the step with this result, in the transaction that is open. What the task returns is ignored then.
+
+        Raises WorkflowError outside of one, the second time, and if the step is not ours any more: it was cancelled, or
+        another worker has it, as our lease was lost. That has to roll the transaction back. Raises TypeError or
+        ValueError for a result that does not fit into JSON.
+        """
+        if self._is_complete:
+            raise WorkflowError("complete() was called already: a step ends once")
         if not self._is_open:
             raise WorkflowError("complete() is for inside of current().transaction(): elsewhere return the result")
         self._outcomes.completed(self._identity, self._request, result)
@@ -135,6 +142,10 @@ class StepContext:
             self._is_open = True
             try:
                 yield
+            except BaseException:
+                # What was completed is rolled back.
+                self._is_complete = False
+                raise
             finally:
                 self._is_open = False
         if not self._is_complete:

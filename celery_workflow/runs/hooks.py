@@ -12,6 +12,7 @@ from typing import Any, cast
 from celery import Celery, current_task, signals, states
 from celery.app.task import Task
 from celery.exceptions import Ignore
+from celery.utils.serialization import UnpickleableExceptionWrapper
 
 from ..engine.failures import error_of
 from ..errors import Permanent, Snooze
@@ -46,6 +47,14 @@ class Participating:
     """Comes before the class of a result backend: a step's outcome is its run's matter, with the result in it."""
 
     app: Celery
+    #: The class of the backend as it was.
+    plain: type
+
+    def __reduce__(self, *args: Any, **kwargs: Any) -> Any:
+        # A result that is pickled has its backend in it, and this class is none that can be imported.
+        reduced: Any = super().__reduce__(*args, **kwargs)
+        unpickle, given = reduced
+        return unpickle, (self.plain, *given[1:])
 
     def mark_as_done(
         self, task_id: str, result: Any, request: Any = None, store_result: bool = True, state: str = states.SUCCESS
@@ -84,7 +93,7 @@ class Participating:
         if step is None:
             plain()
         else:
-            install(self.app).failed(step, request, exc, traceback, plain)
+            install(self.app).failed(step, request, _raised(exc), traceback, plain)
 
     def mark_as_revoked(
         self, task_id: str, reason: str = "", request: Any = None, store_result: bool = True, state: str = states.REVOKED
@@ -119,7 +128,7 @@ class Participating:
 
 @functools.cache
 def _participating(backend: Any) -> type:
-    return type(backend.__name__, (Participating, backend), {"__module__": backend.__module__})
+    return type(backend.__name__, (Participating, backend), {"__module__": backend.__module__, "plain": backend})
 
 
 def _listen_to_results(app: Celery) -> None:
@@ -195,20 +204,33 @@ def _listen_to_tasks() -> None:
 
     retry_step.listens = True  # type: ignore[attr-defined]
     Task.retry, Task.replace = retry_step, replace_step
-    signals.task_postrun.connect(_end_ignored, weak=False, dispatch_uid="celery_workflow")
+    signals.task_postrun.connect(_end_untold, weak=False, dispatch_uid="celery_workflow")
 
 
-def _end_ignored(sender: Any, task_id: str, state: str | None = None, **_: Any) -> None:
-    """A task that raises `Ignore` tells no result backend of it."""
+def _end_untold(sender: Any, task_id: str, state: str | None = None, retval: Any = None, **_: Any) -> None:
+    """A task that raises `Ignore` or `Reject` tells no result backend of it; one that is put back has not ended."""
     request = sender.request
-    step = _step(task_id, request) if state == states.IGNORED else None
-    if step is not None and not getattr(request, "workflow_outcome", False):
+    step = _step(task_id, request) if state in (states.IGNORED, states.REJECTED) else None
+    if step is None or getattr(request, "workflow_outcome", False):
+        return
+    if state == states.IGNORED:
         install(sender.app).ignored(step, request)
+    elif not retval.requeue:
+        store_result = not request.ignore_result or sender.store_errors_even_if_ignored
+        sender.backend.mark_as_failure(task_id, retval, request=request, store_result=store_result)
 
 
 def _step(task_id: str, request: Any) -> StepIdentity | None:
     step = identity_of(request)
     return step if step is not None and getattr(request, "id", None) == task_id else None
+
+
+def _raised(exception: BaseException) -> BaseException:
+    """What the task has raised, where Celery puts something else in its place because that cannot be pickled."""
+    raised = sys.exc_info()[1]
+    if isinstance(exception, UnpickleableExceptionWrapper) or isinstance(raised, type(exception)):
+        return raised or exception
+    return exception
 
 
 def _current_request() -> Any:

@@ -20,7 +20,7 @@ from ..engine.failures import error_of
 from ..engine.policies import MICRO, Error
 from ..engine.records import Key, RunView
 from ..engine.states import RunState
-from ..errors import DefinitionError, RunNotFoundError, Snooze
+from ..errors import DefinitionError, RunNotFoundError, Snooze, WorkflowError
 from .identity import StepIdentity
 from .runtime import Runtime
 from .serializing import as_stored
@@ -53,14 +53,21 @@ class Outcomes:
         self._give(step, request, lambda now, _: StepSucceeded(at=now, **step.which, result=stored), record)
 
     def completed(self, step: StepIdentity, request: Any, result: Any) -> None:
-        """The step says itself that it is done, in a transaction of its own. Raises TypeError or ValueError for the result."""
+        """The step says itself that it is done, in a transaction of its own.
+
+        Raises TypeError or ValueError for the result, WorkflowError if this outcome does not count: then nothing else
+        of that transaction may.
+        """
         stored = as_stored(result)
         happening = lambda now, _: StepSucceeded(at=now, **step.which, result=stored)
 
         def record(_: Decision) -> None:
             self.runtime.app.backend.store_result(request.id, result, states.SUCCESS, request=request)
 
-        self.runtime.give(step.run, happening, lease=self._lease(request), record=None if request.ignore_result else record)
+        lease = self._lease(request)
+        written = self.runtime.give(step.run, happening, lease=lease, record=None if request.ignore_result else record)
+        if written.lost or written.decision.ignored:
+            raise WorkflowError(f"step {step.step} of run {step.run} cannot be completed: {written.decision.ignored}")
 
     def expanded(self, step: StepIdentity, request: Any, canvas: Any) -> None:
         """The task returned, or put in its place, what is to be run instead of it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 #: How many quiet runs one round looks at.
 PAGE = 200
-#: How late, in microseconds, a timer has to be to count as lost.
+#: How late, in microseconds, a timer or the word of a child has to be to count as lost.
 LATE = 30_000_000
 
 
@@ -52,9 +52,12 @@ class Reconciler:
                 continue
             wrong = [f"run {run_id}: {fault}" for fault in faults(stored.definition, stored.record, rows)]
             now = self._runtime.store.now()
+            if alive is not None and _missing(run_id, rows, alive):
+                # What was sent between our two looks is not missing.
+                alive = alive | self._runtime.messages.owned([run_id])
             for fault, event in self._repairs(stored.record, rows, alive, now):
-                wrong.append(f"run {run_id}: {fault}")
-                self._runtime.give(run_id, _if_as_seen(event, rows))
+                if not self._runtime.give(run_id, _if_as_seen(event, rows)).decision.ignored:
+                    wrong.append(f"run {run_id}: {fault}")
             for text in wrong:
                 logger.error("a workflow stood still: %s", text)
             found += wrong
@@ -63,12 +66,9 @@ class Reconciler:
     def _repairs(
         self, run: RunRecord, rows: Mapping[Key, StepRecord], alive: set[tuple[str, str]] | None, now: int
     ) -> Iterator[tuple[str, Event]]:
+        missing = set() if alive is None else _missing(run.id, rows, alive)
         for key, record in rows.items():
-            if (
-                record.state in IN_FLIGHT
-                and alive is not None
-                and (run.id, task_id_of(run.id, key, record.epoch)) not in alive
-            ):
+            if key in missing:
                 which: dict[str, Any] = {
                     "name": key.name,
                     "index": key.index,
@@ -90,7 +90,8 @@ class Reconciler:
             child = self._runtime.store.get(record.child_id).record
         except RunNotFoundError:
             return
-        if child.state.is_over and child.epoch == record.child_epoch:
+        told_long_ago = child.finished_at is not None and child.finished_at < now - LATE
+        if child.state.is_over and told_long_ago and child.epoch == record.child_epoch:
             yield (
                 f"{_said(key)} was not told that run {child.id} has ended",
                 ChildFinished(
@@ -104,6 +105,12 @@ class Reconciler:
                     error=child.error,
                 ),
             )
+
+
+def _missing(run_id: str, rows: Mapping[Key, StepRecord], alive: Collection[tuple[str, str]]) -> set[Key]:
+    """The steps and items in flight whose messages are not there."""
+    in_flight = ((key, record) for key, record in rows.items() if record.state in IN_FLIGHT)
+    return {key for key, record in in_flight if (run_id, task_id_of(run_id, key, record.epoch)) not in alive}
 
 
 def _timer_of(record: StepRecord) -> str | None:

@@ -9,7 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from celery import Celery
+from kombu.exceptions import OperationalError
 
+from kombu_sqlqueue.errors import StoreUnavailableError
 from kombu_sqlqueue.messages import Lease
 from kombu_sqlqueue.process import Process, process_for
 from kombu_sqlqueue.sql.migrate import ensure
@@ -171,5 +173,9 @@ class Runtime:
             yield AppEffects(self, None, **given)
             return
         with self.app.producer_or_acquire() as producer:
-            producer.connection.ensure_connection(max_retries=1, interval_start=0)
+            try:
+                producer.connection.ensure_connection(max_retries=1, interval_start=0)
+            except OperationalError as error:
+                # The broker is our database: who waits for that to come back waits for this, too.
+                raise StoreUnavailableError(str(error)) from error
             yield AppEffects(self, producer, **given)

@@ -42,6 +42,7 @@ class SQLScheduleStore:
         self._database = database
         self._schedule = tables.schedule
         self._tick = tables.tick
+        self._run = tables.runs.run
         c = self._schedule.c
         # Built once: to build such a statement takes longer than to execute it.
         self._advance = (
@@ -211,13 +212,17 @@ class SQLScheduleStore:
         return {(row.schedule, row.tick_at) for row in within.execute(query)} & set(keys)
 
     def live(self, tx: Connection, schedule: Schedule) -> bool:
-        """Whether the message of the last tick, or of a retry of its task, is still waited for or worked on."""
+        """Whether the message of the last tick, or of a retry of its task, is still waited for or worked on, or the run that the
+        task has started."""
         if schedule.last_task_id is None or schedule.last_message is None:
             return False
         m = self._database.tables.message.c
         # A retry is a later message: those before need not be looked at.
         query = select(m.id).where(m.id >= schedule.last_message, m.task_id == schedule.last_task_id).limit(1)
-        return tx.scalar(query) is not None
+        if tx.scalar(query) is not None:
+            return True
+        r = self._run.c
+        return tx.scalar(select(r.number).where(r.id == schedule.last_task_id, r.finished_at.is_(None))) is not None
 
     def message_of(self, tx: Connection, task_id: str) -> int | None:
         """The number of the message of a task that was sent a moment ago."""

@@ -33,6 +33,8 @@ __all__ = ["Dead", "as_dead_message", "taken_back"]
 
 #: Columns that a message keeps when it dies, and when it comes back.
 KEPT = ("id", "queue", "priority", "deliveries", "published_at", "task_id", "task", "owner", "envelope", "body")
+#: Why a worker sets aside what it has told nobody of.
+UNTOLD = (Reason.REJECTED, Reason.UNDECODABLE)
 #: Between the names of those who lost a message.
 BETWEEN_HOLDERS = "\n"
 
@@ -49,10 +51,12 @@ class Dead:
         self._skip_locked = Capability.SKIP_LOCKED in database.dialect.capabilities
 
     def bury(self, tx: Connection, lease: Lease, reason: Reason) -> bool:
-        """Set aside what the lease still holds. Whoever buries it records what became of its task."""
-        if self._held(tx, lease) is None:
+        """Set aside what the lease still holds. Whoever buries it records what became of its task, but not of what
+        never got that far; that is reported if somebody owns it."""
+        row = self._held(tx, lease)
+        if row is None:
             return False
-        self.move(tx, {lease.message_id: reason}, report=False)
+        self.move(tx, {lease.message_id: reason}, report=row.owner is not None and reason in UNTOLD)
         return True
 
     def nack(self, tx: Connection, lease: Lease, *, max_reclaims: int) -> Outcome:
@@ -127,7 +131,7 @@ class Dead:
 
     def _held(self, tx: Connection, lease: Lease, *also: ColumnElement[bool]) -> Row[*tuple[Any, ...]] | None:
         m = self._message.c
-        held = select(m.queue, m.reclaims).where(
+        held = select(m.queue, m.reclaims, m.owner).where(
             m.id == lease.message_id, m.deliveries == lease.delivery, m.lessee.is_not(None), *also
         )
         return tx.execute(held.with_for_update()).one_or_none()

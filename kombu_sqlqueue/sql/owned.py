@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import Connection, select, union_all
+from sqlalchemy import Connection, delete, or_, select, union_all
 
-from ..messages import Lease
+from ..messages import Lease, Reason
 from .by_key import DeletesByKey, locks_by_key
 from .database import Database
 from .dialect import Capability
@@ -33,19 +33,31 @@ class Owned:
         mine = (m.owner == owner, m.lessee.is_(None), self._database.dialect.given(m.task_id, "tasks"))
         # Found without a lock and then locked by their keys: on MySQL a search locks what it passes.
         found = tx.scalars(select(m.id).where(*mine), self._packed("tasks", tasks)).all()
+        parked = self._withdraw_parked(tx, owner, tasks)
         if not found:
-            return set()
+            return parked
         free = select(m.id, m.task_id).where(self._database.dialect.given(m.id, "found"), m.lessee.is_(None))
         locked = locks_by_key(free.with_for_update(skip_locked=self._skip_locked), self._message)
         rows = tx.execute(locked, self._packed("found", found)).all()
         if rows:
             self._forget(tx, [row.id for row in rows])
+        return parked | {row.task_id for row in rows}
+
+    def _withdraw_parked(self, tx: Connection, owner: str, tasks: Collection[str]) -> set[str]:
+        d, given = self._dead.c, self._database.dialect.given
+        mine = select(d.id, d.task_id).where(
+            d.reason == Reason.UNKNOWN_TASK.value, d.owner == owner, given(d.task_id, "tasks")
+        )
+        rows = tx.execute(mine.with_for_update(skip_locked=self._skip_locked), self._packed("tasks", tasks)).all()
+        if rows:
+            tx.execute(delete(self._dead).where(given(d.id, "parked")), self._packed("parked", [row.id for row in rows]))
         return {row.task_id for row in rows}
 
     def tasks(self, tx: Connection, owners: Collection[str]) -> set[tuple[str, str]]:
         m, d, given = self._message.c, self._dead.c, self._database.dialect.given
         alive = select(m.owner, m.task_id).where(given(m.owner, "owners"))
-        told = select(d.owner, d.task_id).where(d.report_at.is_not(None), given(d.owner, "owners"))
+        waits = or_(d.report_at.is_not(None), d.reason == Reason.UNKNOWN_TASK.value)
+        told = select(d.owner, d.task_id).where(waits, given(d.owner, "owners"))
         rows = tx.execute(union_all(alive, told), self._packed("owners", owners))
         return {(row.owner, row.task_id) for row in rows}
 

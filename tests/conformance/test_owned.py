@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ def test_an_owner_is_told_of_the_dead_while_somebody_is_to_report_them(store: SQ
     send(store, "a", "b")
     first, second = (delivery.lease for delivery in claim(store, lessee, limit=2))
     store.nack(first, max_reclaims=0)
-    store.bury(second, Reason.REJECTED)
+    store.bury(second, Reason.RECLAIMS)
 
     assert not store.is_alive(first)
     assert store.owned(["run"]) == {("run", "a")}
@@ -77,3 +78,26 @@ def test_who_is_redriven_has_its_owner_again(store: SQLMessageStore, lessee: int
     store.redrive([delivery.lease.message_id])
 
     assert store.owned(["run"]) == {("run", "a")}
+
+
+def test_what_is_parked_is_still_its_owners(store: SQLMessageStore, lessee: int):
+    """A worker that knows its task may come."""
+    send(store, "a", "b")
+    send(store, "a", owner="another run")
+    for delivery in claim(store, lessee, limit=3):
+        store.bury(delivery.lease, Reason.UNKNOWN_TASK)
+
+    assert store.owned(["run"]) == {("run", "a"), ("run", "b")}
+    assert store.withdraw("run", ["a", "c"]) == {"a"}
+    assert store.owned(["run", "another run"]) == {("run", "b"), ("another run", "a")}
+
+
+@pytest.mark.parametrize("reason", [Reason.REJECTED, Reason.UNDECODABLE])
+def test_that_it_was_refused_is_to_be_told_its_owner_only(store: SQLMessageStore, lessee: int, reason: Reason):
+    send(store, "owned")
+    send(store, "plain", owner=None)
+    for delivery in claim(store, lessee, limit=2):
+        store.bury(delivery.lease, reason)
+
+    assert store.owned(["run"]) == {("run", "owned")}
+    assert [dead.task_id for dead in store.claim_reports(limit=9, lease_for=timedelta(seconds=1))] == ["owned"]

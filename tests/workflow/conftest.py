@@ -29,6 +29,7 @@ from . import tasks
 from .apps import app_on, prepare, wipe_all
 from .beats import Beats
 from .recording import JSONText
+from .run_sites import RunSite
 from .worlds import World
 
 PREFIX = "workflow_"
@@ -160,3 +161,40 @@ class Beat:
             written = table.name if table.schema is None else f"{table.schema}.{table.name}"
             statement = statement.replace(f" {table.name.removeprefix('workflow_')} ", f" {written} ")
         self.home.database.run(lambda tx: tx.execute(text(statement)))
+
+
+@pytest.fixture
+def make_run_site(database_options: DatabaseOptions, tmp_path: Path) -> Iterator[Callable[..., RunSite]]:
+    """Makes deployments on each database in turn; at the end their workers are killed and the tables emptied."""
+    made: list[RunSite] = []
+
+    def make(**conf: Any) -> RunSite:
+        made.append(RunSite(database_options, tmp_path, **conf))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+    if made:
+        wipe_all(made[0].app)
+    process_for(database_options).close()
+
+
+@pytest.fixture
+def run_site(make_run_site: Callable[..., RunSite]) -> RunSite:
+    """A deployment with leases of 3 seconds, without a worker."""
+    return make_run_site()
+
+
+@pytest.fixture(scope="module")
+def working_site(
+    databases: dict[str, DatabaseOptions], database_name: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunSite]:
+    """A deployment with a worker of two processes that all tests of a module share."""
+    options = databases[database_name]
+    site = RunSite(options, tmp_path_factory.mktemp("site"))
+    site.worker("-c2", "-Q", "celery,special")
+    yield site
+    site.close()
+    process_for(options).close()
+    wipe_all(site.app)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,12 +63,20 @@ def child_of(name: str) -> Definition:
     )
 
 
+def result_of(name: str, args: Sequence[Any]) -> str:
+    """What a task of a plan returns: what it was given, or, where that is long, something that follows from it."""
+    text = f"{name}{[*args]}"
+    return text if len(text) < 200 else f"{name}#{zlib.crc32(text.encode()):08x}"
+
+
 @st.composite
-def plans(draw: st.DrawFn, *, fail_fast: bool | None = None, failing: bool = True, compensated: bool = True) -> Plan:
-    """Acyclic by construction: a step needs only those before it."""
+def plans(
+    draw: st.DrawFn, *, fail_fast: bool | None = None, failing: bool = True, compensated: bool = True, most: int = 9
+) -> Plan:
+    """Acyclic by construction: a step needs only those before it. There are at most so many, without handlers."""
     steps: list[Step] = []
     failures: Failures = {}
-    for number in range(draw(st.integers(1, 9))):
+    for number in range(draw(st.integers(1, most))):
         name = f"s{number}"
         steps.append(draw(_steps(name, [step.name for step in steps])))
         failures[name] = draw(st.sampled_from([0, 0, 0, 1, 5])) if failing else 0

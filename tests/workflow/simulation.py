@@ -15,7 +15,7 @@ from celery_workflow.engine.memory import MemoryRun, MemoryStore, Message
 from celery_workflow.engine.policies import Error
 from celery_workflow.engine.records import Key
 
-from .graphs import Plan, child_of
+from .graphs import Plan, child_of, result_of
 
 
 class Simulation:
@@ -120,7 +120,7 @@ class Simulation:
         step = self.store.get(message.run_id).definition.by_name[message.send.name]
         if isinstance(step.action, Task) and step.action.expands:
             return StepSucceeded(**which, expansion=child_of(step.name))
-        return StepSucceeded(**which, result=f"{message.send.name}{[*message.send.args]}")
+        return StepSucceeded(**which, result=result_of(message.send.name, message.send.args))
 
     def _twice(self, act: Any, run_id: str) -> None:
         act()
