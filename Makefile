@@ -58,7 +58,7 @@ types: $(VENV)/dev.stamp ## Check the types
 check: lint types quick ## Everything that is quick
 
 clean: ## Remove the environments and what was left behind
-	rm -rf $(VENV) $(PEER_VENV) demo peer-results benchmarks/out
+	rm -rf $(VENV) $(PEER_VENV) demo demo-* peer-results benchmarks/out
 
 $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or later is needed: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'

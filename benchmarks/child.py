@@ -111,13 +111,23 @@ def _seconds(call: Callable[..., None], *arguments: Any) -> float:
     return time.perf_counter() - began
 
 
+def workflows(engine: Engine, n: int, chains: int, fan: int) -> Values:
+    """`n` workflows of 3 steps at once, so many of 10 steps one by one, and some of so many steps beside each other."""
+    engine.run_workflows(1, 3)
+    engine.run_fan(3)
+    at_once = _seconds(engine.run_workflows, n, 3)
+    chain = [_seconds(engine.run_workflows, 1, 10) * 1000 for _ in range(chains)]
+    wide = [_seconds(engine.run_fan, fan) for _ in range(3)]
+    return {"steps": 3 * n / at_once, "chain_ms": percentile(chain, 0.5), "fan_s": percentile(wide, 0.5)}
+
+
 def work(engine: Engine, pool: str, concurrency: int, first: int) -> Values:
     engine.work(pool, concurrency, first)
     return {}
 
 
 ACTIONS: dict[str, Callable[..., Values]] = {
-    action.__name__: action for action in (prepare, warm, fill, publish, latency, delays, results, work)
+    action.__name__: action for action in (prepare, warm, fill, publish, latency, delays, results, workflows, work)
 }
 
 

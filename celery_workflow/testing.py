@@ -12,10 +12,8 @@ from typing import Any
 
 from celery import Celery
 
-from .building.builder import Workflow
-from .building.canvas import durable, expansion_of
 from .engine import drawing, journal
-from .engine.definition import Definition, Role, Task
+from .engine.definition import Definition, Role
 from .engine.draft import task_id_of
 from .engine.events import (
     CancelRequested,
@@ -23,20 +21,21 @@ from .engine.events import (
     RerunRequested,
     RetryRequested,
     SignalReceived,
-    StepFailed,
-    StepRetried,
-    StepSnoozed,
     StepStarted,
     StepSucceeded,
     StepWithdrawn,
 )
-from .engine.failures import error_of
-from .engine.memory import MemoryRun, MemoryStore, Message
+from .engine.memory import MemoryRun, Message
 from .engine.policies import MICRO, Error
 from .engine.records import Key, StepRecord
 from .engine.states import RunState, StepState
-from .errors import DefinitionError, Permanent, RunFailedError, Snooze
-from .inprocess import Done, Failed, Replaced, Retry, Sent, TaskOutcome, run_task, through_serializer
+from .errors import DefinitionError, RunFailedError
+from .inmemory import InMemory, Runs, progress_of
+from .inprocess import Sent, run_task, taking_over, through_serializer
+from .runs.hooks import install
+from .runs.identity import StepIdentity
+from .runs.serializing import as_stored
+from .runs.workflows import Durable, Starter, Workflow, durable
 
 __all__ = ["CRASH_POINTS", "HarnessRun", "StepInfo", "WorkflowHarness"]
 
@@ -69,26 +68,31 @@ class WorkflowHarness:
 
         self.app = app
         app.finalize()
+        install(app)
         started = start_at or datetime(2026, 1, 1, tzinfo=UTC)
-        self.store = MemoryStore(now=round(started.timestamp() * MICRO))
+        self.store = Runs(app, now=round(started.timestamp() * MICRO))
         #: Plain tasks that steps have sent.
         self.sent: list[Sent] = []
         #: Each time a task was run: (step name, item index).
         self.executions: list[tuple[str, int | None]] = []
         self._random = None if seed is None else random.Random(seed)
         self._crashes: Counter[tuple[str, str | None]] = Counter()
+        self._memory = InMemory(app, self.store)
 
     @property
     def now(self) -> datetime:
-        return datetime.fromtimestamp(self.store.now / MICRO, UTC)
+        return self.store.now_as_datetime()
 
-    def start(self, what: Workflow | Definition | Any, /, *, _id: str | None = None, **inputs: Any) -> HarnessRun:
-        """Start a workflow with its inputs, a definition, or a canvas. A run id that is there already is returned."""
-        key = what.concurrency_key(**inputs) if isinstance(what, Workflow) else None
-        definition = self._definition(what, inputs)
-        run_id = _id or str(uuid.uuid4())
-        self.store.create(run_id, definition, concurrency_key=key)
-        return HarnessRun(self, run_id)
+    def start(self, what: Starter | Workflow | Definition | Any, /, *, _id: str | None = None, **inputs: Any) -> HarnessRun:
+        """Start a run of a workflow, of what its `options(...)` gave, of a definition or of a canvas.
+
+        As there, a run id that is there already gives that run. Raises ValueError for a workflow of another app.
+        """
+        starter = self._starter(what)
+        if starter.app is not self.app:
+            raise ValueError(f"{what!r} is of the app {starter.app.main!r}, and this harness runs {self.app.main!r}")
+        with taking_over(self._memory):
+            return HarnessRun(self, starter.start(_id=_id, **inputs).id)
 
     def get(self, run_id: str) -> HarnessRun:
         """A run that was started here, by a test or by another run."""
@@ -133,7 +137,11 @@ class WorkflowHarness:
         return bool(things)
 
     def _due_messages(self) -> list[Message]:
-        return sorted(self.store.due_messages(), key=lambda message: -(message.send.options.get("priority") or 0))
+        return sorted(self.store.due_messages(), key=lambda message: -self._priority(message))
+
+    def _priority(self, message: Message) -> int:
+        own, given = message.send.options.get("priority"), self.store.given(message.run_id)
+        return own if own is not None else (given.priority if given is not None else None) or 0
 
     def _post(self, post: Any) -> None:
         self.store.posts.remove(post)
@@ -153,21 +161,23 @@ class WorkflowHarness:
         message.leased = False
         if self._crashes_at("after_effect_before_commit", send.name):
             return
-        event = self._event(message, outcome)
-        self.store.settle(message, event)
+        self.store.settle(message, outcome)
         if twice or self._crashes_at("after_commit", send.name):
-            self.store.give(message.run_id, self._event(message, again))
+            self.store.give(message.run_id, again)
 
-    def _run(self, message: Message) -> TaskOutcome:
+    def _run(self, message: Message) -> Outcome:
         send = message.send
         if send.task not in self.app.tasks:
             raise DefinitionError(f"step {send.name!r}: this program has no task {send.task!r}")
         self.executions.append((send.name, send.index))
-        serializer = self.app.conf.task_serializer
-        args, kwargs = through_serializer([list(send.args), send.kwargs], serializer)
-        outcome, sent = run_task(self.app, send.task, args, kwargs, request=self._request(message))
-        self.sent += sent
-        return outcome
+        args, kwargs = through_serializer([list(send.args), send.kwargs], self.app.conf.task_serializer)
+        step = StepIdentity.of(message.run_id, self.store.get(message.run_id).definition, send)
+        done = run_task(self._memory, send.task, args, kwargs, step=step, request=self._request(message))
+        self.sent += done.messages
+        if message.stop:
+            return StepWithdrawn(at=self.store.now, **step.which)
+        # A task that is rejected tells nobody of it.
+        return done.outcome or StepSucceeded(at=self.store.now, **step.which)
 
     def _request(self, message: Message) -> dict[str, Any]:
         send, run = message.send, self.store.get(message.run_id).run
@@ -185,54 +195,6 @@ class WorkflowHarness:
             **stamps,
         }
 
-    def _event(self, message: Message, outcome: TaskOutcome) -> Outcome:
-        now, which = self.store.now, _which(message)
-        match outcome:
-            case _ if message.stop:
-                return StepWithdrawn(at=now, **which)
-            case Done(result=result):
-                return self._done(message, result)
-            case Replaced(canvas=canvas):
-                return self._expanded(message, canvas)
-            # A task with `autoretry_for` has retried for these, too.
-            case Failed(exception=Snooze(seconds=seconds)) | Retry(exception=Snooze(seconds=seconds)):
-                return StepSnoozed(at=now, **which, due_at=now + round(seconds * MICRO))
-            case Failed(exception=exception, traceback=traceback):
-                return StepFailed(at=now, **which, error=error_of(exception, traceback))
-            case Retry(exception=Permanent() as exception):
-                return StepFailed(at=now, **which, error=error_of(exception))
-            case Retry():
-                return self._retried(message, outcome)
-            case _:
-                return StepSucceeded(at=now, **which)
-
-    def _done(self, message: Message, result: Any) -> Outcome:
-        action = self.store.get(message.run_id).definition.by_name[message.send.name].action
-        if isinstance(action, Task) and action.expands:
-            return self._expanded(message, result)
-        return StepSucceeded(at=self.store.now, **_which(message), result=result)
-
-    def _expanded(self, message: Message, result: Any) -> Outcome:
-        now, which = self.store.now, _which(message)
-        try:
-            expansion = expansion_of(result, name=message.send.name, app=self.app)
-        except DefinitionError as error:
-            return StepFailed(at=now, **which, error=error_of(error))
-        return StepSucceeded(at=now, **which, expansion=expansion)
-
-    def _retried(self, message: Message, retry: Retry) -> Outcome:
-        due_at = self.store.now + round(retry.seconds * MICRO)
-        error = None if retry.exception is None else error_of(retry.exception)
-        return StepRetried(
-            at=self.store.now,
-            **_which(message),
-            due_at=due_at,
-            retries=retry.retries,
-            args=retry.args,
-            kwargs=retry.kwargs,
-            error=error,
-        )
-
     def _crashes_at(self, point: str, step: str) -> bool:
         for wanted in ((point, step), (point, None)):
             if self._crashes[wanted] > 0:
@@ -240,10 +202,12 @@ class WorkflowHarness:
                 return True
         return False
 
-    def _definition(self, what: Any, inputs: dict[str, Any]) -> Definition:
+    def _starter(self, what: Any) -> Starter:
         if isinstance(what, Workflow):
-            return what.build(**inputs)
-        return what if isinstance(what, Definition) else durable(what, app=self.app)
+            return what.options()
+        if isinstance(what, Definition):
+            return Durable(self.app, what)
+        return what if isinstance(what, Starter) else durable(what, app=self.app)
 
 
 class HarnessRun:
@@ -284,11 +248,8 @@ class HarnessRun:
 
     def progress(self) -> dict[str, int]:
         """How many steps are in each state, and `total`; an item of a map counts as one, too."""
-        rows = [row for row in self._stored.rows.values() if row.total is None]
-        counts = Counter(str(row.state) for row in rows)
-        untouched = sum(Key(step.name) not in self._stored.rows for step in self._stored.definition.main)
-        counts["pending"] += untouched
-        return {**{state: count for state, count in counts.items() if count}, "total": len(rows) + untouched}
+        counts = progress_of(self._stored)
+        return {**counts, "total": sum(counts.values())}
 
     @property
     def errors(self) -> list[dict[str, Any]]:
@@ -316,7 +277,7 @@ class HarnessRun:
 
     def signal(self, name: str, payload: Any = None, *, id: str | None = None) -> None:
         """Send a signal; the second of an id is ignored."""
-        event = SignalReceived(at=self._now, id=id or str(uuid.uuid4()), name=name, payload=payload)
+        event = SignalReceived(at=self._now, id=id or str(uuid.uuid4()), name=name, payload=as_stored(payload))
         self.harness.store.give(self.id, event)
 
     def cancel(self, reason: str = "", *, children: bool = True) -> None:

@@ -348,7 +348,7 @@ class Channel(Declaring):
         if lease is None or not self._keeper.holds(lease):
             return
         if well:
-            self._keeper.ack(lease)
+            self._keeper.forget(lease)
         elif self._keeper.nack(lease) is Outcome.DEAD:
             logger.error("message %s was lost with its process too often; it is dead now", delivery_tag)
 

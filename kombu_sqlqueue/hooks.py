@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import entry_points
 from typing import Any
 
 from celery import signals
@@ -10,6 +11,9 @@ from celery import signals
 from . import grouping
 
 __all__ = ["install"]
+
+#: Entry points of packages that own messages: each is called with the app of a worker.
+OWNERS = "kombu_sqlqueue.owners"
 
 
 def install() -> None:
@@ -32,3 +36,6 @@ def _prepare_worker(sender: Any, **kwargs: Any) -> None:
         from .worker import NoPrefetchStep, RevokedStep, SQLQueueStep
 
         sender.app.steps["consumer"].update([SQLQueueStep, RevokedStep, NoPrefetchStep])
+        # Whoever may own messages has to be there wherever they are received.
+        for owner in entry_points(group=OWNERS):
+            owner.load()(sender.app)

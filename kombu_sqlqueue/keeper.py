@@ -160,6 +160,11 @@ class LeaseKeeper:
         self.settler.ack(lease)
         self._watch()
 
+    def forget(self, lease: Lease) -> None:
+        """The message is gone, its owner has settled it."""
+        self.settler.forget(lease)
+        self._let_go([lease])
+
     def begin(self, lease: Lease) -> None:
         """The message's task has begun; written in the next batch."""
         self.settler.begin(lease)

@@ -77,6 +77,11 @@ class Settler:
             self._starts.append(lease)
             self._waiting_since = self._waiting_since or time.monotonic()
 
+    def forget(self, lease: Lease) -> None:
+        """Somebody else has settled the message: nothing is to be written of it any more."""
+        with self._lock:
+            self._begins = [begun for begun in self._begins if begun != lease]
+
     def flush(self, *, spare_young: bool = False, wait: bool = True) -> None:
         """Write all decisions, or spare the marks of tasks that began since the last flush: of those that
         are over at the next one nothing but the ack is written.

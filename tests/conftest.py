@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         usual = getattr(metafunc.module, "DATABASES", list(DATABASES))
         names = metafunc.config.getoption("--database") or usual
         metafunc.parametrize("database_name", names, scope="session")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from .scheduling import BySharedFixtures
+
+    return BySharedFixtures(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -92,7 +92,7 @@ def test_the_wheel_holds_the_migrations_and_the_types(tmp_path: Path):
 
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"celery_workflow/py.typed", "celery_workflow/engine.py"} <= set(names)
+    assert {"celery_workflow/py.typed", "celery_workflow/engine/machine.py"} <= set(names)
     assert {"kombu_sqlqueue/py.typed", "kombu_sqlqueue/sql/migrations/env.py"} <= set(names)
     assert "kombu_sqlqueue/sql/migrations/versions/0001_first.py" in names
     assert {"celery_workflow/py.typed", "celery_workflow/sql/migrations/env.py"} <= set(names)

@@ -47,6 +47,14 @@ class Engine:
     def call_chord(self, n: int) -> None:
         raise NotImplementedError
 
+    def run_workflows(self, n: int, steps: int) -> None:
+        """So many workflows of so many steps, one after the other in each, all at once; and wait for all."""
+        raise NotImplementedError
+
+    def run_fan(self, n: int) -> None:
+        """A workflow: so many steps beside each other, and one that joins them."""
+        raise NotImplementedError
+
     def work(self, pool: str, concurrency: int, first: int) -> None:
         """Be a worker, until SIGTERM. `first` is for the broker that lives in the worker: send so many before."""
         raise NotImplementedError

@@ -8,7 +8,7 @@ from celery import Celery
 
 from ..setting import Setting
 
-__all__ = ["app", "noop", "total", "value"]
+__all__ = ["app", "next_value", "noop", "total", "value"]
 
 SETTING = Setting.of_this_process()
 MARKS = SETTING.marks
@@ -31,6 +31,11 @@ def noop(tag: float) -> None:
 @app.task(name="value", ignore_result=False)
 def value() -> int:
     return 1
+
+
+@app.task(name="next_value", ignore_result=False)
+def next_value(last: int) -> int:
+    return last + 1
 
 
 @app.task(name="total", ignore_result=False)

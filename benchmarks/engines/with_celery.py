@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from celery import chord, group
+from celery import chain, chord, group
 from celery.signals import worker_ready
 
 import kombu_sqlqueue
-from kombu_sqlqueue.options import Options
-from kombu_sqlqueue.sql.database import Database
+from celery_workflow import durable
+from celery_workflow.home import Home
 from kombu_sqlqueue.sql.migrate import upgrade
 
 from . import Engine, Message
-from .celery_app import app, noop, total, value
+from .celery_app import app, next_value, noop, total, value
 from .filling import fill
 
 __all__ = ["ENGINE", "CeleryEngine"]
@@ -29,9 +29,10 @@ class CeleryEngine(Engine):
     def prepare(self) -> None:
         """Kombu's sqla makes its tables at first use, which must not be that of several workers at once."""
         if self.setting.broker.startswith("sqlqueue"):
-            database = Database(Options.parse(self.setting.broker, {}).database)
-            upgrade(database)
-            database.dispose()
+            home = Home(app)
+            upgrade(home.database)
+            upgrade(home.database, home.line)
+            home.database.dispose()
         with app.connection_for_write() as connection:
             app.amqp.queues[self.setting.queue].bind(connection.default_channel).declare()
 
@@ -60,6 +61,29 @@ class CeleryEngine(Engine):
 
     def call_chord(self, n: int) -> None:
         assert chord([value.s() for _ in range(n)])(total.s()).get(timeout=PATIENCE) == n
+
+    @property
+    def _is_ours(self) -> bool:
+        return self.setting.broker.startswith("sqlqueue")
+
+    def run_workflows(self, n: int, steps: int) -> None:
+        canvas = chain(value.s(), *(next_value.s() for _ in range(steps - 1)))
+        if self._is_ours:
+            flow = durable(canvas, app=app)
+            runs = [flow.start() for _ in range(n)]
+            assert all(run.result(PATIENCE) == steps for run in runs)
+        else:
+            results = [canvas.apply_async() for _ in range(n)]
+            assert all(result.get(timeout=PATIENCE) == steps for result in results)
+
+    def run_fan(self, n: int) -> None:
+        canvas = chord([value.s() for _ in range(n)], total.s())
+        done = (
+            durable(canvas, app=app).start().result(PATIENCE)
+            if self._is_ours
+            else canvas.apply_async().get(timeout=PATIENCE)
+        )
+        assert done == n
 
     def work(self, pool: str, concurrency: int, first: int) -> None:
         self.send((0.0, None) for _ in range(first))

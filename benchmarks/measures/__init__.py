@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import delays, load, sending, waiting
+from . import delays, flows, load, sending, waiting
 from .kinds import REGISTERED, Measure, Metric, Plan
 
-__all__ = ["MEASURES", "Measure", "Metric", "Plan", "delays", "load", "sending", "waiting"]
+__all__ = ["MEASURES", "Measure", "Metric", "Plan", "delays", "flows", "load", "sending", "waiting"]
 
 #: All of them, in the order in which they run and are shown.
 MEASURES: dict[str, Measure] = {
@@ -17,6 +17,7 @@ MEASURES: dict[str, Measure] = {
         "publish",
         "latency",
         "results",
+        "workflows",
         "eta",
         "eta-far",
         "idle",

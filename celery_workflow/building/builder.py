@@ -285,8 +285,9 @@ def _word(kind: Any, word: str) -> Any:
 
 
 def _place() -> str:
-    """File and line of the code outside this module that is being run."""
+    """File and line of the code outside this package that is being run."""
+    package = __name__.partition(".")[0]
     frame = sys._getframe(1)
-    while frame.f_code.co_filename == __file__ and frame.f_back:
+    while frame.f_globals.get("__name__", "").partition(".")[0] == package and frame.f_back:
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

@@ -20,6 +20,9 @@ from .states import StepState
 
 __all__ = ["MemoryRun", "MemoryStore", "Message"]
 
+#: The kind of the timer that lets a run start later.
+START = "start"
+
 
 @dataclass
 class Message:
@@ -113,15 +116,16 @@ class MemoryStore:
         definition: Definition,
         *,
         concurrency_key: str | None = None,
+        start_at: int | None = None,
         parent: Parent | None = None,
         root_id: str | None = None,
     ) -> MemoryRun:
-        """The new run, or the one that has this id already. Runs of one key follow each other."""
+        """The new run, or the one that has this id already. Runs of one key follow each other, in the order of their turns:
+        one that starts later takes its place in the line then."""
         if run_id in self.runs:
             return self.runs[run_id]
-        line = self._lines[concurrency_key] if concurrency_key else deque()
-        wait = bool(line)
-        line.append(run_id)
+        is_later = start_at is not None and start_at > self.now
+        wait = is_later or not self._is_first(concurrency_key, run_id)
         decision = create(
             run_id,
             definition,
@@ -136,6 +140,8 @@ class MemoryStore:
         stored: Definition = from_json(to_json(definition))
         self.runs[run_id] = MemoryRun(stored, decision.run)
         self._apply(run_id, decision)
+        if start_at is not None and is_later:
+            self.timers.append((run_id, Timer(kind=START, due_at=start_at)))
         return self.runs[run_id]
 
     def get(self, run_id: str) -> MemoryRun:
@@ -176,6 +182,9 @@ class MemoryStore:
         """Give the run what the timer was set for; the timer goes in the same step."""
         if (run_id, timer) in self.timers:
             self.timers.remove((run_id, timer))
+        if timer.kind == START:
+            is_first = self._is_first(self.get(run_id).run.concurrency_key, run_id)
+            return self.give(run_id, RunAdmitted(at=self.now)) if is_first else Decision(ignored="others come first")
         if timer.kind == "deadline":
             return self.give(run_id, DeadlinePassed(at=self.now, due_at=timer.due_at))
         return self.give(run_id, TimerFired(at=self.now, name=timer.name, kind=timer.kind, due_at=timer.due_at))
@@ -205,6 +214,13 @@ class MemoryStore:
             del self.messages[send.task_id]
             event = StepWithdrawn(at=self.now, name=send.name, index=send.index, epoch=send.epoch, attempt=send.attempt)
             self.posts.append((run_id, event))
+
+    def _is_first(self, key: str | None, run_id: str) -> bool:
+        """Take a place in the line of the key; whether nobody is before it."""
+        if not key:
+            return True
+        self._lines[key].append(run_id)
+        return self._lines[key][0] == run_id
 
     def _release(self, key: str, run_id: str) -> None:
         line = self._lines[key]

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from datetime import timedelta
 from typing import Any
 
 from celery import bootsteps
 
 from kombu_sqlqueue.errors import ConfigurationError, SchemaError, SQLQueueError
 from kombu_sqlqueue.notifier import Subscription
+from kombu_sqlqueue.sql.migrate import require
 
 from .keeping import Keeping
 from .runtime import Runtime, runtime_of
@@ -27,11 +30,14 @@ BATCH = 50
 LOOK_EVERY = 30.0
 LOOK_UNTOLD = 1.0
 SHORTEST = 0.001
+NOW = timedelta(0)
 #: Seconds after which an event that somebody else has promised to deliver is taken over.
 SPARE = 0.05
 #: Seconds between two tries while the database is away, and between two looks for tables that are not there.
 TRY_AGAIN = 1.0
-LOOK_FOR_TABLES = 60.0
+LOOK_FOR_TABLES = 10.0
+#: Seconds for which an event that cannot be delivered is left alone.
+FAILED_FOR = 30.0
 
 
 class Advancer:
@@ -42,6 +48,8 @@ class Advancer:
         self._keeping = Keeping(runtime)
         self._stopping = threading.Event()
         self._subscription: Subscription | None = None
+        #: Events that have failed, and until when they are left alone.
+        self._failed: dict[int, float] = {}
         self._thread = threading.Thread(target=self._run, name="workflow-advancer", daemon=True)
 
     def start(self) -> None:
@@ -73,23 +81,47 @@ class Advancer:
 
     def _round(self) -> None:
         """Do what is due, and wait for what is due next."""
-        store, runtime = self._runtime.store, self._runtime
+        runtime = self._runtime
         if self._subscription is None:
+            # A worker makes no tables: most have no workflows.
+            require(runtime.home.database, runtime.home.line)
             self._subscription = runtime.process.notifier.subscribe([runtime.topic])
-        while not self._stopping.is_set() and (due := store.due(BATCH)):
-            if not runtime.deliver(due):
+        self._keeping.run()
+        until = runtime.store.next_due()
+        if until is not None and until <= NOW and (due := self._due()):
+            if not sum(self._deliver(event_id) for event_id in due):
                 # Others are at it.
                 self._stopping.wait(SPARE)
-        self._keeping.run()
-        until = store.next_due()
-        pauses = [self._keeping.due_in(), *([until.total_seconds()] if until is not None else [])]
+            return
+        pauses = [self._keeping.due_in()]
+        if until is not None:
+            # What has failed is due, but left alone for a while.
+            pauses.append(max(until.total_seconds(), TRY_AGAIN if self._failed else SHORTEST))
         if self._stopping.is_set():
             return
         if self._subscription.announces:
-            self._subscription.wait(max(SHORTEST, min(LOOK_EVERY, *pauses)))
+            self._subscription.wait(min(LOOK_EVERY, *pauses))
         else:
             # It would be woken by whatever changes, and there is much that does.
-            self._stopping.wait(max(SHORTEST, min(LOOK_UNTOLD, *pauses)))
+            self._stopping.wait(min(LOOK_UNTOLD, *pauses))
+
+    def _due(self) -> list[int]:
+        """What is due, but for what has just failed."""
+        now = time.monotonic()
+        self._failed = {event_id: until for event_id, until in self._failed.items() if until > now}
+        due = self._runtime.store.due(BATCH + len(self._failed))
+        return [event_id for event_id in due if event_id not in self._failed]
+
+    def _deliver(self, event_id: int) -> int:
+        """Whatever one of them meets, it is not to keep the others waiting."""
+        try:
+            return self._runtime.deliver([event_id])
+        except SQLQueueError:
+            raise
+        except Exception:
+            logger.exception("an event of a workflow cannot be delivered, trying again in %.0f s", FAILED_FOR)
+            self._failed[event_id] = time.monotonic() + FAILED_FOR
+            return 0
 
 
 class AdvancerStep(bootsteps.StartStopStep):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any
 
 from celery import Celery
@@ -12,9 +13,9 @@ from ..engine.states import RunState
 from .handle import Run
 from .hooks import install
 from .reconciling import Reconciler
-from .runtime import runtime_of
+from .runtime import Runtime, runtime_of
 from .store import Listed, NewRun, Query
-from .workflows import startable
+from .workflows import Workflow, startable
 
 __all__ = ["Workflows"]
 
@@ -33,7 +34,15 @@ class Workflows:
     def __init__(self, app: Celery) -> None:
         self._app = app
         install(app)
-        self._runtime = runtime_of(app)
+
+    @property
+    def _runtime(self) -> Runtime:
+        return runtime_of(self._app)
+
+    @property
+    def workflows(self) -> Mapping[str, Workflow]:
+        """Those that ``@workflow`` has declared in modules imported so far, by name."""
+        return MappingProxyType(self._runtime.workflows)
 
     def get(self, run_id: str) -> Run:
         """The run of that id. Raises RunNotFoundError."""

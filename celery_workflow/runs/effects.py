@@ -138,7 +138,7 @@ class AppEffects:
         request = Context(id=run.id, task=definition.name, root_id=run.root_id or run.id)
         if run.epoch > 1:
             # A result that succeeded is never overwritten.
-            backend.forget(run.id)
+            self._runtime.forget_result(run.id)
         if run.state is RunState.SUCCEEDED:
             backend.store_result(run.id, result, states.SUCCESS, request=request)
         elif run.state is RunState.FAILED:

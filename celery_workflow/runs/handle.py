@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from celery.result import AsyncResult
+from celery.exceptions import TimeoutError
+from celery.result import AsyncResult, allow_join_result
 
 from ..engine import drawing
 from ..engine.definition import Role
 from ..engine.draft import task_id_of
-from ..engine.events import CancelRequested, RerunRequested, RetryRequested, SignalReceived
+from ..engine.events import CancelRequested, Event, RerunRequested, RetryRequested, SignalReceived
 from ..engine.journal import Entry
 from ..engine.policies import Error
-from ..engine.records import Key, StepRecord
+from ..engine.records import Key, RunRecord, StepRecord
 from ..engine.states import RunState, StepState
 from ..engine.values import RUN
 from ..errors import RunFailedError, WaitTimeoutError
@@ -28,9 +30,11 @@ from .store import StoredRun
 
 __all__ = ["Run", "StepInfo"]
 
-#: Seconds between two looks while waiting for the end: from the first to the longest.
+#: Seconds between two looks at a run that nobody wakes us for: from the first to the longest.
 FIRST_PAUSE = 0.01
 LONGEST_PAUSE = 0.5
+#: Seconds after which it is looked at in any case.
+LONGEST_WAIT = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +191,7 @@ class Run:
     def retry(self) -> None:
         """Go on from what failed; what succeeded is kept. Raises InvalidTransitionError if the run is not over, or succeeded."""
         epoch = self.stored.record.epoch
-        self._runtime.tell(self.id, lambda now: RetryRequested(at=now, epoch=epoch))
+        self._reopen(lambda now: RetryRequested(at=now, epoch=epoch))
 
     def rerun(self, *, from_step: str | None = None, scope: str | None = None) -> None:
         """Do a step again: only it ("step"), with what follows it ("downstream"), or the whole run ("all").
@@ -196,20 +200,29 @@ class Run:
         """
         chosen = scope or ("all" if from_step is None else "downstream")
         epoch = self.stored.record.epoch
-        self._runtime.tell(self.id, lambda now: RerunRequested(at=now, epoch=epoch, step=from_step, scope=chosen))
+        self._reopen(lambda now: RerunRequested(at=now, epoch=epoch, step=from_step, scope=chosen))
 
     # -- small things ---------------------------------------------------------------------
 
-    def _ended(self, until: float | None) -> Any:
+    def _ended(self, until: float | None) -> RunRecord | None:
         """The run once it is over, None if it is not in time."""
         pause = FIRST_PAUSE
         while not (record := self.stored.record).state.is_over:
-            left = pause if until is None else min(pause, until - time.monotonic())
+            left = LONGEST_WAIT if until is None else min(LONGEST_WAIT, until - time.monotonic())
             if left <= 0:
                 return None
-            time.sleep(left)
-            pause = min(LONGEST_PAUSE, pause * 1.5)
+            if self._runtime.backend_is_here and not self.async_result().ready():
+                # Its result is stored with its end, and who waits for that is woken.
+                with suppress(TimeoutError), allow_join_result():
+                    self.async_result().get(timeout=left, propagate=False)
+            else:
+                time.sleep(min(pause, left))
+                pause = min(LONGEST_PAUSE, pause * 1.5)
         return record
+
+    def _reopen(self, event: Callable[[int], Event]) -> None:
+        # What it said when it was over is not true any more.
+        self._runtime.give(self.id, lambda now, _: event(now), record=lambda _: self._runtime.forget_result(self.id))
 
     def _info(self, record: StepRecord, task: str | None, result: Any) -> StepInfo:
         return StepInfo(

@@ -47,6 +47,14 @@ class Participating:
     """Comes before the class of a result backend: a step's outcome is its run's matter, with the result in it."""
 
     app: Celery
+    #: The class of the backend as it was.
+    plain: type
+
+    def __reduce__(self, *args: Any, **kwargs: Any) -> Any:
+        # A result that is pickled has its backend in it, and this class is none that can be imported.
+        reduced: Any = super().__reduce__(*args, **kwargs)
+        unpickle, given = reduced
+        return unpickle, (self.plain, *given[1:])
 
     def mark_as_done(
         self, task_id: str, result: Any, request: Any = None, store_result: bool = True, state: str = states.SUCCESS
@@ -120,7 +128,7 @@ class Participating:
 
 @functools.cache
 def _participating(backend: Any) -> type:
-    return type(backend.__name__, (Participating, backend), {"__module__": backend.__module__})
+    return type(backend.__name__, (Participating, backend), {"__module__": backend.__module__, "plain": backend})
 
 
 def _listen_to_results(app: Celery) -> None:

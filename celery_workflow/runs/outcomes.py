@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable
 from typing import Any
 
-from billiard.exceptions import WorkerLostError
 from celery import states
+from celery.exceptions import WorkerLostError
 from kombu.exceptions import EncodeError
 
 from kombu_sqlqueue.messages import Lease
@@ -61,15 +60,12 @@ class Outcomes:
         """
         stored = as_stored(result)
         happening = lambda now, _: StepSucceeded(at=now, **step.which, result=stored)
-        record = functools.partial(
-            self.runtime.app.backend.store_result, request.id, result, states.SUCCESS, request=request
-        )
-        written = self.runtime.give(
-            step.run,
-            happening,
-            lease=self._lease(request),
-            record=None if request.ignore_result else lambda _: record(),
-        )
+
+        def record(_: Decision) -> None:
+            self.runtime.app.backend.store_result(request.id, result, states.SUCCESS, request=request)
+
+        lease = self._lease(request)
+        written = self.runtime.give(step.run, happening, lease=lease, record=None if request.ignore_result else record)
         if written.lost or written.decision.ignored:
             raise WorkflowError(f"step {step.step} of run {step.run} cannot be completed: {written.decision.ignored}")
 

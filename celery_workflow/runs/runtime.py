@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from typing import Any
 
 from celery import Celery
@@ -17,12 +18,14 @@ from kombu_sqlqueue.sql.migrate import ensure
 
 from ..engine.decision import Decision
 from ..engine.events import Event
+from ..errors import WorkflowError
 from ..home import Home
 from ..publishing import check_reach
 from ..sql.runs import SQLRunStore
 from .effects import AppEffects
 from .serializing import JsonSerializer
 from .store import TOPIC, Happening, NewRun, Written
+from .telling import tell
 
 __all__ = ["Runtime", "runtime_of"]
 
@@ -46,6 +49,8 @@ class Runtime:
 
     def __init__(self, app: Celery) -> None:
         self.app = app
+        #: The workflows that this program has declared, by name.
+        self.workflows: dict[str, Any] = {}
         self._home: Home | None = None
         self._prepared: Process | None = None
         self._store: SQLRunStore | None = None
@@ -91,13 +96,31 @@ class Runtime:
         """Whether results are written in the transactions of the runs."""
         return getattr(self.app.backend, "database_options", None) == self.home.options
 
+    def forget_result(self, run_id: str) -> None:
+        """Let the result backend know nothing of the run."""
+        # Some can do nothing, such as that of an app without results.
+        with suppress(NotImplementedError):
+            self.app.backend.forget(run_id)
+
+    def now(self) -> datetime:
+        """This machine's time, in UTC."""
+        return datetime.now(UTC)
+
     # -- changing -------------------------------------------------------------------------
 
     def create(self, runs: Sequence[NewRun]) -> list[bool]:
-        """Create and start these runs; which of them are new. Takes part in a transaction that was lent to the caller."""
+        """Create and start these runs; which of them are new. Takes part in a transaction that was lent to the caller.
+
+        Raises WorkflowError for an app that runs tasks where they are called.
+        """
+        if self.app.conf.task_always_eager:
+            raise WorkflowError(
+                "task_always_eager is set: runs need a worker, or celery_workflow.testing.WorkflowHarness, which runs them in"
+                " this process"
+            )
         with self._effects() as effects:
             written = self.store.create(runs, effects)
-        self._follow(effects, [event for each in written if each is not None for event in each.due])
+        self._follow(effects, [each for each in written if each is not None])
         return [each is not None for each in written]
 
     def give(
@@ -111,7 +134,7 @@ class Runtime:
         """Let something happen to a run, and what is due by that, too. As `RunStore.give`."""
         with self._effects(lease=lease, record=record) as effects:
             written = self.store.give(run_id, happening, effects)
-        self._follow(effects, written.due)
+        self._follow(effects, [written])
         return written
 
     def tell(self, run_id: str, event: Callable[[int], Event]) -> Decision:
@@ -126,14 +149,18 @@ class Runtime:
                 written = self.store.deliver(due.popleft(), effects)
             effects.committed()
             if written is not None:
+                tell(self.app, written.decision)
                 done += 1
                 due.extend(written.due)
         return done
 
-    def _follow(self, effects: AppEffects, due: Sequence[int]) -> None:
+    def _follow(self, effects: AppEffects, written: Sequence[Written]) -> None:
         database = self.home.database
+        due = [event for each in written for event in each.due]
         if not database.in_transaction:
             effects.committed()
+            for each in written:
+                tell(self.app, each.decision)
             self.deliver(due)
         elif due:
             # It is the caller who commits: a worker hears of it then.

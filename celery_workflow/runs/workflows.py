@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from celery import Celery
@@ -18,7 +18,7 @@ from ..building import builder
 from ..building.canvas import durable as imported
 from ..building.signatures import micros_of
 from ..engine.definition import Definition
-from ..errors import DuplicateRunError, WorkflowError
+from ..errors import DuplicateRunError
 from .handle import Run
 from .hooks import install
 from .identity import identity_of
@@ -61,18 +61,25 @@ class Options:
         if self.eta is not None and self.eta.tzinfo is None:
             raise ValueError(f"eta is {self.eta}, but must be an aware datetime, such as datetime(…, tzinfo=UTC)")
 
+    def start_at(self, now: datetime) -> int | None:
+        """When a run starts that is asked for now, in microseconds since 1970; None for at once."""
+        eta = self.eta
+        if self.countdown is not None:
+            eta = now + (self.countdown if isinstance(self.countdown, timedelta) else timedelta(seconds=self.countdown))
+        return None if eta is None else micros_of(eta)
+
 
 class Starter:
     """Something that runs can be started of, with options."""
 
     def __init__(self, app: Celery, build: Build, options: Options | None = None) -> None:
-        self._app = app
+        self.app = app
         self._build = build
         self._options = options or Options()
 
     def options(self, **options: Any) -> Starter:
         """The same with these options, as of `Options`. Raises TypeError for one there is not."""
-        return Starter(self._app, self._build, replace(self._options, **options))
+        return Starter(self.app, self._build, replace(self._options, **options))
 
     def start(self, /, *, _id: str | None = None, **inputs: Any) -> Run:
         """Start a run with these inputs; the answer is there before anything of it has run.
@@ -94,11 +101,11 @@ class Starter:
             tenant=given.tenant,
             priority=given.priority,
             concurrency_key=given.concurrency_key or key,
-            start_at=_start_at(given),
+            start_at=given.start_at(runtime_of(self.app).now()),
         )
 
     def _started(self, new: NewRun) -> Run:
-        runtime = startable(self._app)
+        runtime = startable(self.app)
         with nullcontext() if self._options.connection is None else in_transaction(self._options.connection):
             [is_new] = runtime.create([new])
         if not is_new and self._options.on_conflict == "raise":
@@ -112,6 +119,7 @@ class Workflow(builder.Workflow):
     def __init__(self, app: Celery, build: Callable[..., Any], **settings: Any) -> None:
         super().__init__(app, build, **settings)
         install(app)
+        runtime_of(app).workflows[self.name] = self
 
     def start(self, /, *, _id: str | None = None, **inputs: Any) -> Run:
         """Start a run. As `Starter.start`."""
@@ -154,7 +162,7 @@ class Durable(Starter):
 
     def options(self, **options: Any) -> Durable:
         """The same with these options, as of `Options`."""
-        return Durable(self._app, self.definition, replace(self._options, **options))
+        return Durable(self.app, self.definition, replace(self._options, **options))
 
 
 def workflow(app: Celery, **settings: Any) -> Callable[[Callable[..., Any]], Workflow]:
@@ -180,19 +188,6 @@ def durable(canvas: Any, *, name: str = "canvas", app: Celery | None = None, **o
 
 
 def startable(app: Celery) -> Runtime:
-    """The app's workflows. Raises WorkflowError for an app that runs tasks where they are called."""
-    if app.conf.task_always_eager:
-        raise WorkflowError(
-            "task_always_eager is set: runs need a worker, or celery_workflow.testing.WorkflowHarness, which runs them in"
-            " this process"
-        )
+    """The app's workflows, in which it takes part from now on."""
     install(app)
     return runtime_of(app)
-
-
-def _start_at(options: Options) -> int | None:
-    eta = options.eta
-    if options.countdown is not None:
-        countdown = options.countdown
-        eta = datetime.now(UTC) + (countdown if isinstance(countdown, timedelta) else timedelta(seconds=countdown))
-    return None if eta is None else micros_of(eta)

@@ -1,1 +1,1 @@
-"""Schedules in a SQL database: the one place that knows SQL."""
+"""Schedules and workflow runs in a SQL database: the one place that knows SQL."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, cast
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from kombu_sqlqueue.sql.database import Database
+from kombu_sqlqueue.sql.direct import Direct
 
 from ..engine.definition import Definition
 from .remembered import Remembered
@@ -35,11 +36,15 @@ class Definitions:
         self._found = select(self._table.c.digest)
         self._held = self._found.with_for_update(read=True, key_share=True)
 
+        self._hold_one = Direct(database, self._held.where(self._table.c.digest == bindparam("of_digest")))
+
     def store(self, tx: Connection, definitions: Collection[Definition]) -> None:
         """See to it that these are there until the transaction ends. Raises ValueError for names that cannot be stored."""
         wanted = {definition.digest: definition for definition in definitions}
         # In order, so that two who store the same do not wait for each other.
         digests = sorted(wanted)
+        if len(digests) == 1 and self._hold_one(tx, {"of_digest": digests[0]}):
+            return
         for _ in range(TRIES):
             # On MySQL, who locks what is not there locks the place where others want to insert theirs.
             found = tx.scalars(self._found.where(self._table.c.digest.in_(digests))).all()
@@ -55,9 +60,9 @@ class Definitions:
         known = self._known.get(digest)
         if known is not None:
             return known
-        # Held, so that a caller's transaction that looks at an older state of things sees it.
-        query = self._held.add_columns(self._table.c.body).where(self._table.c.digest == digest)
-        body = tx.execute(query).one().body
+        query = select(self._table.c.body).where(self._table.c.digest == digest)
+        # A caller's transaction that looks at an older state of things sees only what it locks.
+        body = tx.scalar(query) or tx.execute(query.with_for_update(read=True, key_share=True)).scalar_one()
         definition = cast("Definition", self._values.loads(body))
         self._known.put(digest, definition, len(body))
         return definition

@@ -26,7 +26,7 @@ from .run_writing import Unsaved
 
 __all__ = ["Inherited", "LockedRun", "RunReads"]
 
-#: How many rows are read before they are asked for, at most: all that the outcome of a step usually wants.
+#: About how many rows are read before they are asked for: all that the outcome of a step usually wants.
 AHEAD = 32
 #: How many results a process remembers, and how many characters of them.
 RESULTS = 2_000
@@ -142,7 +142,7 @@ class LockedRun:
 
     def signals(self, name: str) -> Sequence[SignalRecord]:
         rows = self._asked(self._reads.open_signals, {"of_name": name})
-        return [signal_of(row._asdict(), self._reads.values) for row in rows]
+        return [signal_of(_fields(row), self._reads.values) for row in rows]
 
     def has_signal(self, signal_id: str) -> bool:
         return bool(self._asked(self._reads.signal, {"of_id": signal_id}))
@@ -162,10 +162,10 @@ class LockedRun:
         followers = self.definition.followers
         found: dict[str, None] = {}
         for follower in (follower for name in names for follower in followers.get(name, ())):
-            needs = self.definition.by_name[follower].needs
-            if len(found) + len(needs) >= AHEAD:
+            if len(found) >= AHEAD:
                 break
-            found.update(dict.fromkeys([follower, *needs]))
+            needs = self.definition.by_name[follower].needs
+            found.update(dict.fromkeys([follower, *(needs if len(needs) < AHEAD else ())]))
         return list(found)
 
     def _read_items(self, name: str, indexes: Sequence[int]) -> None:
@@ -182,7 +182,7 @@ class LockedRun:
         return self._keep(self._asked(read, {"of_name": name, "inserted": inserted, **parameters})) if inserted else []
 
     def _keep(self, rows: Sequence[Any]) -> list[StepRecord]:
-        found = [step_of(row._mapping if isinstance(row, Row) else row._asdict(), self._reads.values) for row in rows]
+        found = [step_of(_fields(row), self._reads.values) for row in rows]
         self._rows.update({record.key: record for record in found})
         return found
 
@@ -206,6 +206,11 @@ class LockedRun:
             record = self._rows.get(Key(name))
             if self._remembers and record is not None and record.state.is_over:
                 self._reads.remembered.put((self.number, self.run.epoch, name), (value,), sizes[name])
+
+
+def _fields(row: Any) -> Mapping[Any, Any]:
+    """The columns of a row, of SQLAlchemy or of `Direct`."""
+    return row._mapping if isinstance(row, Row) else row._asdict()
 
 
 class _Read:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import IntegrityError
 
 from kombu_sqlqueue.sql.database import Database
-from kombu_sqlqueue.sql.dialect import Trouble
+from kombu_sqlqueue.sql.dialect import Capability, Trouble
 
 from ..engine.records import RunRecord
 from ..runs.store import NewRun
@@ -20,6 +20,8 @@ from .run_text import Values, checked_name
 
 __all__ = ["NewRuns"]
 
+#: How many ids one query asks for.
+IDS = 1000
 GIVEN = ("definition", "workflow", "version", "inputs", "labels", "tenant", "priority", "changed_at")
 
 
@@ -30,7 +32,10 @@ class NewRuns:
         self._dialect = database.dialect
         self._values = values
         self._run = tables.run.c
-        self._insert = RowsAtOnce(database, tables.run, (*RUN_COLUMNS, *GIVEN))
+        #: Whether a statement that inserts can tell what it has inserted.
+        self._tells = Capability.UPDATE_RETURNING in database.dialect.capabilities
+        only_new: dict[str, Any] = {"missing": "id", "returning": ("id", "number")} if self._tells else {}
+        self._insert = RowsAtOnce(database, tables.run, (*RUN_COLUMNS, *GIVEN), **only_new)
         self._insert_labels = RowsAtOnce(database, tables.label, ("run", "name", "value"))
 
     def insert(self, tx: Connection, runs: Sequence[NewRun], records: Sequence[RunRecord], now: int) -> dict[int, int]:
@@ -39,13 +44,8 @@ class NewRuns:
         Raises ValueError or TypeError for what cannot be stored.
         """
         rows = [self._row(new, record, now) for new, record in zip(runs, records, strict=True)]
-        known = self._known(tx, [new.id for new in runs])
-        fresh: dict[str, int] = {}
-        for place, new in enumerate(runs):
-            if new.id not in known:
-                fresh.setdefault(new.id, place)
-        inserted = self._inserted(tx, [rows[place] for place in fresh.values()])
-        numbers = self._known(tx, inserted)
+        fresh = {new.id: place for place, new in reversed(list(enumerate(runs)))}
+        numbers = self._insert_missing(tx, [rows[place] for place in sorted(fresh.values())])
         labels = [
             {"run": number, "name": name, "value": value}
             for run_id, number in numbers.items()
@@ -53,6 +53,13 @@ class NewRuns:
         ]
         self._insert_labels(tx, labels)
         return {fresh[run_id]: number for run_id, number in numbers.items()}
+
+    def _insert_missing(self, tx: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+        """Insert those whose id is new; the answer is their numbers."""
+        if self._tells:
+            return {row.id: row.number for row in self._insert.returned(tx, rows)}
+        known = self._known(tx, [row["id"] for row in rows])
+        return self._known(tx, self._inserted(tx, [row for row in rows if row["id"] not in known]))
 
     def _inserted(self, tx: Connection, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         """Insert the rows; the answer is whose id nobody else has stored at this moment."""
@@ -72,9 +79,13 @@ class NewRuns:
             return False
         return True
 
-    def _known(self, tx: Connection, ids: Collection[str]) -> dict[str, int]:
-        found = tx.execute(select(self._run.id, self._run.number).where(self._run.id.in_(ids))) if ids else ()
-        return {row.id: row.number for row in found}
+    def _known(self, tx: Connection, ids: Sequence[str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        query = select(self._run.id, self._run.number)
+        for start in range(0, len(ids), IDS):
+            some = query.where(self._run.id.in_(ids[start : start + IDS]))
+            found |= {row.id: row.number for row in tx.execute(some)}
+        return found
 
     def _row(self, new: NewRun, record: RunRecord, now: int) -> dict[str, Any]:
         _check(new)

@@ -6,18 +6,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, exists, func, literal, literal_column, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, literal_column, select
 
 from kombu_sqlqueue.sql.database import Database
 
 from ..engine.journal import Entry
 from ..engine.records import Key, SignalRecord, StepRecord
-from ..engine.states import RunState, StepState
+from ..engine.states import StepState
 from ..engine.values import RUN
 from ..errors import RunNotFoundError
 from ..runs.store import Listed, Query, Serializer, StoredRun
 from .definitions import Definitions
 from .outputs import outputs_of
+from .run_finder import RunFinder, listed_of
 from .run_rows import RUN_COLUMNS, STEP_COLUMNS, entry_of, key_of, run_of, signal_of, step_of, stored_index
 from .run_schema import NO_INDEX
 from .run_text import Values
@@ -27,15 +28,8 @@ __all__ = ["RunReader"]
 
 T = TypeVar("T")
 
-MICROSECOND = timedelta(microseconds=1)
 #: How many steps one query asks for.
 NAMES = 500
-UNFINISHED = tuple(state for state in RunState if not state.is_over)
-WAITING = {"timer": StepState.SLEEPING, "signal": StepState.AWAITING}
-LISTED = (
-    *("number", "id", "workflow", "version", "state", "labels", "tenant"),
-    *("created_at", "started_at", "finished_at", "failed_step", "error"),
-)
 
 
 class RunReader:
@@ -58,6 +52,7 @@ class RunReader:
         )
         self._steps = select(*columns).select_from(with_steps).where(self._id)
         self._progress = _progress(self)
+        self._finder = RunFinder(database, self._tables)
 
     # -- one run ------------------------------------------------------------------------------
 
@@ -129,21 +124,11 @@ class RunReader:
     # -- many ---------------------------------------------------------------------------------
 
     def find(self, query: Query, *, before: int | None = None, limit: int = 100) -> list[Listed]:
-        run = self._tables.run.c
-        found = select(*(run[name] for name in LISTED)).where(*self._conditions(query))
-        if before is not None:
-            found = found.where(run.number < before)
-        return self._listed(found.order_by(run.number.desc()).limit(limit), _listing)
+        return self._listed(self._finder.find(query, before).limit(limit), listed_of)
 
     def stalled(self, *, quiet_for: timedelta, limit: int, after: int = 0) -> list[tuple[int, str]]:
-        run = self._tables.run.c
-        query = select(run.number, run.id).where(
-            run.state.in_(UNFINISHED),
-            run.number > after,
-            run.changed_at < self._database.now() - literal(quiet_for // MICROSECOND),
-        )
-        rows = self._look(lambda tx: tx.execute(query.order_by(run.number).limit(limit)).all())
-        return [(row.number, row.id) for row in rows]
+        query = self._finder.stalled(quiet_for, after).limit(limit)
+        return self._listed(query, lambda row, values: (row["number"], row["id"]))
 
     # -- within -------------------------------------------------------------------------------
 
@@ -218,19 +203,6 @@ class RunReader:
         m = self._tables.memo.c
         return select(m.value).where(m.run == number, m.step == key.name, m.idx == stored_index(key.index), m.name == name)
 
-    def _conditions(self, query: Query) -> list[Any]:
-        run, label, step = self._tables.run.c, self._tables.label.c, self._tables.step.c
-        same = {"workflow": query.workflow, "tenant": query.tenant, "failed_step": query.failed_step}
-        conditions = [run[name] == value for name, value in same.items() if value is not None]
-        if query.states:
-            conditions.append(run.state.in_([state.value for state in query.states]))
-        for name, value in query.labels.items():
-            conditions.append(run.number.in_(select(label.run).where(label.name == name, label.value == value)))
-        if query.waiting is not None:
-            waits = exists().where(step.run == run.number, step.state == WAITING[query.waiting].value)
-            conditions += [run.state.in_(UNFINISHED), waits]
-        return conditions
-
 
 def _progress(reader: RunReader) -> Select[Any]:
     """The states of a run's steps, each by name, and how many items of maps are in each state."""
@@ -247,16 +219,6 @@ def _progress(reader: RunReader) -> Select[Any]:
         .where(reader._id, s.idx.is_(None) | (s.idx == no_index) | (s.idx < of_map.c.inserted))
         .group_by(run.definition, s.name, s.idx == no_index, s.state)
     )
-
-
-def _listing(row: Mapping[Any, Any], values: Values) -> Listed:
-    error = values.loads_given(row["error"])
-    told = {name: row[name] for name in LISTED} | {
-        "state": RunState(row["state"]),
-        "labels": values.loads_given(row["labels"]) or {},
-        "error": f"{error.type}: {error.message}" if error else "",
-    }
-    return Listed(**told)
 
 
 def _unknown(run_id: str) -> RunNotFoundError:

@@ -49,6 +49,8 @@ class RunRetention:
 
     def _forget_some(self, tx: Connection, older_than: int, limit: int) -> int:
         rows = tx.execute(self._old.limit(limit), {"older_than": older_than}).all()
+        if not rows:
+            return 0
         numbers = [row.number for row in rows]
         t = self._tables
         for table in (t.step, t.signal, t.journal, t.memo, t.label):
@@ -59,8 +61,11 @@ class RunRetention:
 
     def _delete(self, tx: Connection, table: Table, column: Column[object], values: Collection[object]) -> None:
         """At once, or one by one where a list could touch other rows."""
-        if Capability.GOES_BY_KEY in self._database.dialect.capabilities:
-            tx.execute(delete(table).where(column.in_(values)))
+        dialect = self._database.dialect
+        if Capability.GOES_BY_KEY in dialect.capabilities:
+            tx.execute(
+                delete(table).where(dialect.given(column, "old")), dialect.packed("old", 1, [(each,) for each in values])
+            )
             return
         for value in values:
             tx.execute(delete(table).where(column == value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, update
@@ -17,6 +18,7 @@ from .rows_at_once import RowsAtOnce
 from .run_rows import RUN_STATE, STEP_COLUMNS, row_of_entry, row_of_run, row_of_signal, row_of_step
 from .run_schema import RunTables
 from .run_text import Values
+from .written_together import Part, WrittenTogether
 
 __all__ = ["RunWrites", "Unsaved"]
 
@@ -32,20 +34,28 @@ class RunWrites:
     def __init__(self, database: Database, tables: RunTables, values: Values) -> None:
         self.values = values
         run, step = tables.run, tables.step
+        self.execute = WrittenTogether(database)
         changed = {name: bindparam(f"new_{name}", type_=run.c[name].type) for name in RUN_STATE}
         changing = update(run).where(run.c.number == bindparam("of_run"))
-        self.run = Direct(database, changing.values(changed))
         result = {"result": bindparam("new_result", type_=run.c.result.type)}
-        self.ended_run = Direct(database, changing.values(changed | result))
+        self._run, self._ended_run = changing.values(changed), changing.values(changed | result)
+        self._run_alone, self._ended_run_alone = Direct(database, self._run), Direct(database, self._ended_run)
         columns = ("run", *STEP_COLUMNS)
         state = [name for name in STEP_COLUMNS if name not in ("name", "idx")]
-        self.steps = RowsAtOnce(database, step, columns, update=state)
-        self.results = RowsAtOnce(database, step, (*columns, "result"), update=[*state, "result"])
+        self.steps = RowsAtOnce(database, step, (*columns, "result"), update=state, keep=["result"])
         self.signals = RowsAtOnce(database, tables.signal, SIGNAL, update=["taken_by"])
         self.journal = RowsAtOnce(database, tables.journal, ENTRY)
         memo = tables.memo
         forgotten = delete(memo).where(memo.c.run == bindparam("of_run"), memo.c.step == bindparam("of_step"))
         self.forget_memos = Direct(database, forgotten)
+
+    def run(self, number: int, run: RunRecord, result: str | None, now: int) -> Part:
+        """The run as it is now; with a result, that too."""
+        row = row_of_run(run, self.values) | {"changed_at": now}
+        given: dict[str, Any] = {f"new_{name}": row[name] for name in RUN_STATE} | {"of_run": number}
+        if result is None:
+            return Part("run", "run", self._run, self._run_alone, given)
+        return Part("run", "ended_run", self._ended_run, self._ended_run_alone, given | {"new_result": result})
 
 
 class Unsaved:
@@ -79,25 +89,18 @@ class Unsaved:
     def save(self, tx: Connection) -> None:
         """Write it, in so few statements."""
         writes, values = self._writes, self._writes.values
-        for number, run in self._runs.items():
-            self._save_run(tx, number, run)
-        rows = {at: {"run": at[0], **row_of_step(record, values)} for at, record in self._steps.items()}
-        writes.steps(tx, [row for at, row in rows.items() if at not in self._results])
-        with_results = [row | {"result": self._results[at]} for at, row in rows.items() if at in self._results]
-        writes.results(tx, with_results)
-        writes.signals(tx, [row_of_signal(number, signal, values) for (number, _), signal in self._signals.items()])
-        writes.journal(tx, [row_of_entry(number, entry, values) for number, entry in self._entries])
+        runs = [
+            writes.run(number, run, self._results.get((number, Key(RUN))), self._now) for number, run in self._runs.items()
+        ]
+        steps = [
+            {"run": at[0], **row_of_step(record, values), "result": self._results.get(at)}
+            for at, record in self._steps.items()
+        ]
+        signals = [row_of_signal(number, signal, values) for (number, _), signal in self._signals.items()]
+        journal = [row_of_entry(number, entry, values) for number, entry in self._entries]
+        parts = (writes.steps.parts(steps), writes.signals.parts(signals), writes.journal.parts(journal))
+        writes.execute(tx, [*runs, *chain.from_iterable(parts)])
         self._clear()
-
-    def _save_run(self, tx: Connection, number: int, run: RunRecord) -> None:
-        row = row_of_run(run, self._writes.values) | {"changed_at": self._now}
-        given: dict[str, Any] = {f"new_{name}": row[name] for name in RUN_STATE}
-        given["of_run"] = number
-        result = self._results.get((number, Key(RUN)))
-        if result is None:
-            self._writes.run.count(tx, given)
-        else:
-            self._writes.ended_run.count(tx, given | {"new_result": result})
 
 
 def _is_kept(entry: Entry) -> bool:

@@ -55,14 +55,15 @@ class SQLRunStore(RunReader):
         found = select(*columns, database.now().label("now")).where(r.id == bindparam("of_id"))
         self._lock = Direct(database, found.with_for_update())
         self._lock_free = Direct(database, found.with_for_update(skip_locked=True))
+        self._now = Direct(database, select(database.now().label("now")))
         self._exists = select(r.number).where(r.id == bindparam("of_id"))
 
     # -- changing -----------------------------------------------------------------------------
 
     def create(self, runs: Sequence[NewRun], effects: Effects) -> list[Written | None]:
         def work(tx: Connection) -> list[Written | None]:
-            now: int = tx.scalar(select(self._database.now()))  # type: ignore[assignment]
-            change = Change(self._parts, tx, now, effects)
+            [told] = self._now(tx, {})
+            change = Change(self._parts, tx, told.now, effects)
             created = change.create(runs)
             due = change.done()
             written = {place: _written(decision, due[events]) for place, (decision, events) in created.items()}

@@ -40,6 +40,7 @@ def main():
         eta(tasks)
         own_transaction(tasks)
         schedule(tasks)
+        durable_workflow(tasks)
         step("The worker stops")
     look_back()
 
@@ -131,6 +132,19 @@ def schedule(tasks):
     say("Each tick fired once, and none is missing.")
 
 
+def durable_workflow(tasks):
+    step("A workflow that waits for somebody's approval")
+    run = tasks.order.options(id="order-7", labels={"customer": "ann"}).start(numbers=[1, 2])
+    wait_until(lambda: run.steps()["approved"].status == "awaiting")
+    say("Its graph and its steps are rows. Where it is, as text for mermaid.live:")
+    for line in run.graph("mermaid").splitlines():
+        if "style" not in line:
+            say(f"  {line}")
+    say(f"progress: {', '.join(f'{count} {state}' for state, count in run.progress().items())}")
+    run.signal("approved", {"order": 7})
+    say(f"the signal is sent, and the result is: {run.result(timeout=PATIENCE)}")
+
+
 def look_back():
     say("The worker has ended cleanly. What is left in the file:")
     rows(
@@ -142,7 +156,9 @@ def look_back():
     celery = pathlib.Path(sys.executable).with_name("celery")
     shown = os.path.relpath(celery) if celery.is_relative_to(pathlib.Path.cwd()) else celery
     say(f"  {shown} --broker sqlqueue+sqlite:///{FILE} sqlqueue stats")
+    say(f"  {shown} --broker sqlqueue+sqlite:///{FILE} workflow show order-7")
     say(f"  sqlite3 {FILE} .tables")
+    say("More examples are in examples/README.md.")
 
 
 @contextlib.contextmanager

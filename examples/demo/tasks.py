@@ -2,8 +2,11 @@
 
 import os
 import time
+from datetime import timedelta
 
 from celery import Celery
+
+from celery_workflow import workflow
 
 URL = os.environ.get("DEMO_URL", "sqlqueue+sqlite:///demo/demo.db")
 
@@ -41,3 +44,12 @@ def ship(order):
 @app.task(ignore_result=True)
 def tick():
     pass
+
+
+@workflow(app, name="order", version=1)
+def order(w, numbers):
+    """Steps are ordinary tasks; what one returns is an argument of the next."""
+    cost = w.step(total.s([w.step(add.s(n, n), name=f"price-{n}") for n in numbers]), name="cost")
+    # For days, if need be: no worker is held.
+    approved = w.wait_for("approved", timeout=timedelta(days=2), after=cost)
+    return w.step(ship.s(approved["order"]), name="ship")

@@ -35,6 +35,8 @@ class Capability(enum.Enum):
     """A list is one parameter, whatever it is a list of."""
     GOES_BY_KEY = enum.auto()
     """A statement that changes rows by a list of ids touches no others, however small the table."""
+    WRITES_TOGETHER = enum.auto()
+    """One statement may write several tables."""
     COMMIT_STATUS = enum.auto()
     """The database tells afterwards whether a transaction was committed."""
     TRANSACTIONAL_DDL = enum.auto()
@@ -140,14 +142,15 @@ class Dialect(Protocol):
 
     def classify(self, error: DBAPIError) -> Trouble: ...
 
-    def upsert(self, table: Any, values: Any, *, update: Any, where: Any = None) -> Executable:
+    def upsert(self, table: Any, values: Any, *, update: Any, keep: Any = (), where: Any = None) -> Executable:
         """INSERT, or where the primary key exists UPDATE with `update` if `where` holds.
 
-        `update` maps columns to what they become, or names those that take the inserted value.
+        `update` maps columns to what they become, or names those that take the inserted value; those that `keep` names
+        take it unless it is NULL.
         """
 
-    def insert_missing(self, table: Any, values: Sequence[Any]) -> Executable:
-        """INSERT the rows whose primary key does not exist yet."""
+    def insert_missing(self, table: Any, values: Sequence[Any], *, key: Any = None) -> Any:
+        """INSERT the rows whose primary key, or unique `key`, does not exist yet."""
 
     def inserting(self, table: Any, values: Mapping[str, Any]) -> Callable[[Connection, Mapping[str, Any]], bool]:
         """What INSERTs a row, given the parameters of `values`; false if its primary key exists already."""

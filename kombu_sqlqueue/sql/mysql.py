@@ -166,17 +166,18 @@ class MySQL:
         number = error.orig.args[0] if error.orig is not None and error.orig.args else None
         return TROUBLES.get(number, Trouble.OTHER) if isinstance(number, int) else Trouble.OTHER
 
-    def upsert(self, table: Any, values: Any, *, update: Any, where: Any = None) -> Executable:
+    def upsert(self, table: Any, values: Any, *, update: Any, keep: Any = (), where: Any = None) -> Executable:
         statement = mysql.insert(table).values(values)
         new = dict(update) if isinstance(update, Mapping) else {name: statement.inserted[name] for name in update}
+        new |= {name: sa.func.coalesce(statement.inserted[name], table.c[name]) for name in keep}
         if where is not None:
             new = _if_holds(table, where, new)
         return statement.on_duplicate_key_update(list(new.items()))
 
-    def insert_missing(self, table: Any, values: Sequence[Any]) -> Executable:
+    def insert_missing(self, table: Any, values: Sequence[Any], *, key: Any = None) -> Any:
         # Not IGNORE, which would cut what is too long and take what is wrong.
-        [key, *_] = table.primary_key
-        return mysql.insert(table).values(list(values)).on_duplicate_key_update({key.name: key})
+        [same, *_] = table.primary_key
+        return mysql.insert(table).values(list(values)).on_duplicate_key_update({same.name: same})
 
     def inserting(self, table: Any, values: Mapping[str, Any]) -> Callable[[Connection, Mapping[str, Any]], bool]:
         # A row count tells nothing here: what it is for a row that exists depends on the connection.

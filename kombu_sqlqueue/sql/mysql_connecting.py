@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import ssl
 import time
 from contextlib import suppress
 from typing import Any
@@ -51,6 +52,8 @@ class Connection(Driver):
     is_mariadb = True
     max_packet = 0
     _locked: str | None = None
+    #: Of all connections that are to verify nothing.
+    _unverified: ssl.SSLContext | None = None
     _used_at = 0.0
 
     def prepare(self, safe_url: str) -> None:
@@ -89,6 +92,14 @@ class Connection(Driver):
         if self._locked is not None:
             name, self._locked = self._locked, None
             self._ask("SELECT RELEASE_LOCK(%s)", (name,))
+
+    def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
+        """As PyMySQL does, which reads the system's certificates for each connection, also where it will look at none."""
+        if sslp:
+            return super()._create_ssl_ctx(sslp)  # type: ignore[no-any-return]
+        if Connection._unverified is None:
+            Connection._unverified = super()._create_ssl_ctx(sslp)
+        return Connection._unverified
 
     def _execute_command(self, command: int, sql: str | bytes) -> None:
         self._used_at = time.monotonic()

@@ -75,6 +75,9 @@ class Publishing:
         self._insert = self._build()
         self._insert_one = Direct(database, self._insert)
         self._insert_rows = self._build_rows()
+        m = database.tables.message
+        mine = m.c.id == bindparam("of_id"), m.c.deliveries == bindparam("of_delivery")
+        self._delete_mine = Direct(database, delete(m).where(*mine))
         #: Empty where nothing is announced.
         self._announce: dict[Commit, Direct] = {}
         self._insert_and_announce: dict[Commit, Direct] = {}
@@ -101,8 +104,7 @@ class Publishing:
     def replace(self, tx: Connection, lease: Lease, *, if_gone: bool) -> bool:
         """Delete the message of this lease; False if it has gone on to a later delivery, or is gone, unless that is no matter."""
         m = self._database.tables.message
-        mine = delete(m).where(m.c.id == lease.message_id, m.c.deliveries == lease.delivery)
-        if tx.execute(mine).rowcount == 1:
+        if self._delete_mine.count(tx, {"of_id": lease.message_id, "of_delivery": lease.delivery}) == 1:
             return True
         return if_gone and tx.scalar(select(m.c.id).where(m.c.id == lease.message_id)) is None
 

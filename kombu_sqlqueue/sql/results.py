@@ -30,6 +30,7 @@ from ..results import FINAL, SUCCESS, NewResult, Result
 from ..topics import RESULTS, result_topic
 from .database import Database
 from .dialect import Capability
+from .direct import Direct
 
 __all__ = ["SQLResultStore"]
 
@@ -64,7 +65,7 @@ class SQLResultStore:
 
     def _write(self, tx: Connection, values: dict[str, Any], by_delivery: bool, is_final: bool) -> bool:
         if Capability.UPDATE_RETURNING in self._database.dialect.capabilities:
-            return tx.execute(self._store[by_delivery, is_final], values).first() is not None
+            return bool(self._store[by_delivery, is_final](tx, values))
         # Two statements, of which each decides by itself.
         row = {name: value for name, value in values.items() if name != "topic"}
         return self._insert(tx, row) or tx.execute(self._overwrite[by_delivery], row).rowcount > 0
@@ -72,15 +73,16 @@ class SQLResultStore:
     # Built once: to build such a statement takes longer than to execute it.
 
     @cached_property
-    def _store(self) -> dict[tuple[bool, bool], Executable]:
+    def _store(self) -> dict[tuple[bool, bool], Direct]:
         """The statement for writes by a delivery or by others, of a final state or another. It returns a row if it wins."""
         upserts = {by: self._upsert(where) for by, where in self._wheres.items()}
         topic = bindparam("topic", type_=Text)
         announced = {by: self._database.announcing(upsert, topic, RESULTS) for by, upsert in upserts.items()}
-        return {
-            **{(by, False): upsert.returning(literal(1)) for by, upsert in upserts.items()},
+        statements = {
+            **{(by, False): upsert.returning(literal(1).label("won")) for by, upsert in upserts.items()},
             **{(by, True): statement for by, statement in announced.items()},
         }
+        return {which: Direct(self._database, statement) for which, statement in statements.items()}
 
     @cached_property
     def _insert(self) -> Callable[[Connection, Mapping[str, Any]], bool]:
@@ -103,7 +105,7 @@ class SQLResultStore:
         new_message, new_delivery = bindparam("new_message_id", type_=BigInteger), bindparam("new_delivery", type_=Integer)
         same_message = r.message_id == new_message
         earlier = or_(r.message_id < new_message, and_(same_message, r.delivery < new_delivery))
-        unfinished = and_(same_message, r.delivery == new_delivery, r.state.not_in(FINAL))
+        unfinished = and_(same_message, r.delivery == new_delivery, *(r.state != final for final in sorted(FINAL)))
         return and_(r.state != SUCCESS, or_(r.message_id.is_(None), earlier, unfinished))
 
     def _upsert(self, where: ColumnElement[bool]) -> Any:

@@ -155,13 +155,16 @@ class SQLite:
             return Trouble.SCHEMA
         return TROUBLES.get(code) or TROUBLES.get(code & PLAIN) or Trouble.OTHER
 
-    def upsert(self, table: Any, values: Any, *, update: Any, where: Any = None) -> Executable:
+    def upsert(self, table: Any, values: Any, *, update: Any, keep: Any = (), where: Any = None) -> Executable:
         statement = sqlite.insert(table).values(values)
-        new = update if isinstance(update, Mapping) else {name: statement.excluded[name] for name in update}
+        new = dict(update) if isinstance(update, Mapping) else {name: statement.excluded[name] for name in update}
+        new |= {name: sa.func.coalesce(statement.excluded[name], table.c[name]) for name in keep}
         return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=new, where=where)
 
-    def insert_missing(self, table: Any, values: Sequence[Any]) -> Executable:
-        return sqlite.insert(table).values(list(values)).on_conflict_do_nothing(index_elements=list(table.primary_key))
+    def insert_missing(self, table: Any, values: Sequence[Any], *, key: Any = None) -> Any:
+        return (
+            sqlite.insert(table).values(list(values)).on_conflict_do_nothing(index_elements=key or list(table.primary_key))
+        )
 
     def inserting(self, table: Any, values: Mapping[str, Any]) -> Callable[[Connection, Mapping[str, Any]], bool]:
         statement = self.insert_missing(table, [values]).execution_options(preserve_rowcount=True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
+from ..starting import start_celery
 from .workers import Site, eventually, kill_group
 
 __all__ = ["Flower", "bare_url"]
@@ -27,14 +26,9 @@ class Flower:
         self.site = site
         self.port = _free_port()
         self.log = site.directory / f"flower-{self.port}.log"
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "celery", *how, "flower", "--address=127.0.0.1", f"--port={self.port}"],
-            stdout=self.log.open("ab"),
-            stderr=subprocess.STDOUT,
-            env=site.environment | {"FLOWER_UNAUTHENTICATED_API": "true"},
-            cwd=directory or site.directory,
-            start_new_session=True,
-        )
+        arguments = [*how, "flower", "--address=127.0.0.1", f"--port={self.port}"]
+        environment = site.environment | {"FLOWER_UNAUTHENTICATED_API": "true"}
+        self.process = start_celery(*arguments, log=self.log, environment=environment, directory=directory or site.directory)
 
     @property
     def text(self) -> str:

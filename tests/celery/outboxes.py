@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -78,23 +76,14 @@ class OutboxSite(Site):
 
     def relay(self, *arguments: str, wait: bool = True, broker: str | None = None, outbox: str | None = None) -> Worker:
         """A `celery sqlqueue relay` process, perhaps with another way to the broker or the outbox."""
-        log = self.directory / f"relay{len(self.relays) + 1}.log"
-        environment = self.environment | ({"TEST_BROKER_URL": broker} if broker else {})
+        environment = {"TEST_BROKER_URL": broker} if broker else {}
         if outbox:
-            conf = json.loads(environment["TEST_CONF"]) | {"sqlqueue_outbox": outbox}
-            environment = environment | {"TEST_CONF": json.dumps(conf)}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", "tests.celery.tasks", "sqlqueue", "relay", *arguments],
-            stdout=log.open("ab"),
-            stderr=subprocess.STDOUT,
-            env=environment,
-            cwd=self.directory,
-            start_new_session=True,
-        )
-        relay = Worker(process, log)
+            environment["TEST_CONF"] = json.dumps(json.loads(self.environment["TEST_CONF"]) | {"sqlqueue_outbox": outbox})
+        name = f"relay{len(self.relays) + 1}"
+        relay = self.start("-A", "tests.celery.tasks", "sqlqueue", "relay", *arguments, name=name, **environment)
         self.relays.append(relay)
         if wait:
-            eventually(lambda: "relaying to" in relay.text or process.poll() is not None)
+            eventually(lambda: "relaying to" in relay.text or relay.process.poll() is not None)
         return relay
 
     def relay_all(self) -> None:

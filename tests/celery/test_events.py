@@ -1,9 +1,8 @@
-"""Events of real workers, as `celery events`, Flower and exporters receive them; what they cost if nobody does."""
+"""Events of real workers, as `celery events`, Flower and exporters receive them."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +10,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from sqlalchemy import event
 
-from kombu_sqlqueue.options import DatabaseOptions
-from kombu_sqlqueue.process import process_for
-
-from ..databases import wipe
 from .workers import Site, eventually
 
 TASKS = 200
@@ -75,25 +69,3 @@ def test_a_listener_leaves_nothing_behind(site: Site):
         assert [queue for queue in site.queues() if queue.startswith("celeryev")]
 
     assert not [queue for queue in site.queues() if queue.startswith("celeryev")]
-
-
-def test_events_that_nobody_wants_cost_nothing(database_options: DatabaseOptions):
-    """A thousand of them are no statement each, but a look a second whether anybody listens now."""
-    url = f"sqlqueue+{database_options.url}"
-    app = Celery(broker=url, set_as_current=False, broker_transport_options={"schema": database_options.schema})
-    statements = []
-    with app.connection() as connection, app.events.Dispatcher(connection) as dispatcher:
-        dispatcher.send("worker-online")
-        engine = process_for(database_options).database.engine
-        event.listen(engine, "before_cursor_execute", lambda *about: statements.append(about[2]))
-        began = time.monotonic()
-        for number in range(1000):
-            dispatcher.send("task-received", uuid=str(number))
-        took = time.monotonic() - began
-
-    # Without notifications somebody looks for new messages meanwhile.
-    statements = [each for each in statements if "_message.id >" not in each]
-    looks = 1 + int(took)
-    assert len(statements) <= 2 * looks, statements
-    process_for(database_options).close()
-    wipe(process_for(database_options).database)

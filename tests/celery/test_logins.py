@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -96,11 +94,11 @@ def test_a_password_that_changes_is_asked_for_at_each_connect(
     vault.keep("two")
     assert server.cut(cut)
     works(site)
-    checked = celery(site, "sqlqueue", "check")
+    checked = site.run("sqlqueue", "check")
 
-    assert checked.returncode == 0, checked.stdout
+    assert checked.process.poll() == 0, checked.text
     assert worker.process.poll() is None
-    assert "two" not in worker.text + checked.stdout
+    assert "two" not in worker.text + checked.text
 
 
 def test_a_password_that_comes_late_is_waited_for(server: PostgresServer, vault: Vault, make_site: Callable[..., Site]):
@@ -193,16 +191,3 @@ def test_tls_with_a_certificate_that_is_checked(make_site: Callable[..., Site], 
             stranger.ping()
         assert "hunter2" not in str(raised.value)
         site.close()
-
-
-def celery(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of the app; its errors are in its output."""
-    return subprocess.run(
-        [sys.executable, "-m", "celery", "-A", "tests.celery.tasks", *arguments],
-        env=site.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=60,
-        check=False,
-    )

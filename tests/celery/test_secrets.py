@@ -18,7 +18,6 @@ from kombu_sqlqueue.sql.database import Database
 
 from ..databases import LOCAL_MARIADB, MARIADB_URL, answers, execute, migrate, new_database
 from ..servers import PostgresServer, started_server
-from .test_logins import celery
 from .workers import Site, eventually
 
 SECRET = "hun/ter2@wien"
@@ -163,11 +162,11 @@ def test_a_worker_its_commands_and_its_remote_control_do_not_show_it(server: Pos
     site = Site(options, tmp_path)
     try:
         worker = site.worker("-l", "DEBUG")
-        said = [celery(site, *command.split()).stdout for command in (
+        said = [site.run(*command.split()).text for command in (
             "report", "inspect stats", "inspect conf", "sqlqueue check", "sqlqueue migrate --sql",
         )]  # fmt: skip
         server.stop()
-        said.append(celery(site, "sqlqueue", "stats").stdout)
+        said.append(site.run("sqlqueue", "stats").text)
         eventually(lambda: "Connection refused" in worker.text)
         server.start()
         assert site.send("echo", "after").get(timeout=60) == "after"

@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +19,8 @@ from kombu_sqlqueue.messages import DeadMessage, QueueCounts
 from kombu_sqlqueue.options import DatabaseOptions
 from kombu_sqlqueue.process import process_for
 from kombu_sqlqueue.sql.admin import SQLAdmin
+
+from ..starting import Process, start_celery
 
 __all__ = ["Site", "Worker", "eventually", "kill_group"]
 
@@ -38,7 +38,7 @@ def eventually(condition: Callable[[], Any], timeout: float = 60.0) -> Any:
         time.sleep(0.05)
 
 
-def kill_group(process: subprocess.Popen[bytes]) -> None:
+def kill_group(process: Process) -> None:
     """kill -9 of a process that leads its group, and of what is left of that, unless the number is somebody else's by now."""
     if process.poll() is None or not psutil.pid_exists(process.pid):
         with contextlib.suppress(ProcessLookupError):
@@ -49,7 +49,7 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
 class Worker:
     """A `celery worker` process in a process group of its own."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, process: Process, log: Path) -> None:
         self.process = process
         self.log = log
 
@@ -95,6 +95,7 @@ class Site:
         self.marks_file = directory / "marks"
         self.directory = directory
         self.workers: list[Worker] = []
+        self._commands = 0
         settings = {"broker_transport_options": {"schema": database.schema, "lease_for": 3, **(options or {})}, **conf}
         #: The same app as the workers', to send from here.
         self.app = Celery("tests", broker=url, backend=url, set_as_current=False)
@@ -119,33 +120,33 @@ class Site:
 
     def worker(self, *arguments: str, name: str | None = None, wait: bool = True, app: str = "tests.celery.tasks") -> Worker:
         name = name or f"w{len(self.workers) + 1}"
-        log = self.directory / f"{name}.log"
-        process = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", app, "worker", "-l", "INFO", "-n", f"{name}@test"]
-            + (list(arguments) if any(a.startswith("-c") for a in arguments) else ["-c1", *arguments]),
-            stdout=log.open("ab"),
-            stderr=subprocess.STDOUT,
-            env=self.environment,
-            cwd=self.directory,
-            start_new_session=True,
-        )
-        worker = Worker(process, log)
+        if not any(each.startswith("-c") for each in arguments):
+            arguments = ("-c1", *arguments)
+        worker = self.start("-A", app, "worker", "-l", "INFO", "-n", f"{name}@test", *arguments, name=name)
         self.workers.append(worker)
         return worker.wait_ready() if wait else worker
 
     def beat(self, *, name: str = "beat") -> Worker:
         """A `celery beat` process with the schedule of the settings; its log may be read as a worker's."""
+        beat = self.start("-A", "tests.celery.tasks", "beat", "-l", "INFO", "-s", f"{name}.schedule", name=name)
+        self.workers.append(beat)
+        return beat
+
+    def run(self, *arguments: str, timeout: float = 120.0) -> Worker:
+        """A command of the app under test, when it has ended: what it said is its `text`, errors too."""
+        self._commands += 1
+        command = self.start("-A", "tests.celery.tasks", *arguments, name=f"command{self._commands}")
+        try:
+            command.process.wait(timeout)
+        finally:
+            command.kill()
+        return command
+
+    def start(self, *arguments: str, name: str, **environment: str) -> Worker:
+        """A `celery` command, with a log of this name, and perhaps something else in its environment."""
         log = self.directory / f"{name}.log"
-        process = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", "tests.celery.tasks", "beat", "-l", "INFO", "-s", f"{name}.schedule"],
-            stdout=log.open("ab"),
-            stderr=subprocess.STDOUT,
-            env=self.environment,
-            cwd=self.directory,
-            start_new_session=True,
-        )
-        self.workers.append(Worker(process, log))
-        return self.workers[-1]
+        process = start_celery(*arguments, log=log, environment=self.environment | environment, directory=self.directory)
+        return Worker(process, log)
 
     def marks(self, text: str | None = None) -> list[str]:
         """What tasks recorded, in order."""

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, func, select
 
 from kombu_sqlqueue.sql.database import Database
 from kombu_sqlqueue.sql.dialect import Capability
 from kombu_sqlqueue.sql.floors import LOOK_FROM_HEAD, MARGIN, TICK
 from kombu_sqlqueue.sql.messages import SQLMessageStore
 
+from ..celery.workers import eventually
 from ..databases import requires
 from .sending import claim, message, names, send
 
@@ -60,6 +61,23 @@ def pass_by(store: SQLMessageStore, lessee: int, *, count: int = MARGIN + 50, pr
     assert len(claim(store, lessee, limit=count)) == count
 
 
+def commit(writer: Connection) -> None:
+    """Commit. PostgreSQL tells of the transactions of all its databases, so wait for those of other tests that had begun by then."""
+    writer.commit()
+    if writer.dialect.name != "postgresql":
+        return
+    snapshot = func.txid_current_snapshot()
+    next_id = writer.scalar(select(func.txid_snapshot_xmax(snapshot)))
+    writer.rollback()
+
+    def ended() -> bool:
+        oldest_open = writer.scalar(select(func.txid_snapshot_xmin(snapshot)))
+        writer.rollback()
+        return bool(oldest_open >= next_id)
+
+    eventually(ended)
+
+
 def run_for(store: SQLMessageStore, lessee: int, moments: Moments, seconds: float) -> list[str]:
     """Claim ten times a second for so long."""
     found = []
@@ -75,7 +93,7 @@ def test_within_the_margin_a_late_message_is_found_at_once(
     pass_by(store, lessee)
     store.within(slow_writer).publish([message("slow")])
     pass_by(store, lessee, count=MARGIN - 10)
-    slow_writer.commit()
+    commit(slow_writer)
 
     assert names(claim(store, lessee)) == ["slow"]
 
@@ -88,7 +106,7 @@ def test_a_writer_shorter_than_a_tick_is_found_after_a_tick(
     run_for(store, lessee, moments, 1)
     store.within(slow_writer).publish([message("slow")])
     pass_by(store, lessee)
-    slow_writer.commit()
+    commit(slow_writer)
     assert claim(store, lessee) == []
 
     assert run_for(store, lessee, moments, 2 * TICK) == ["slow"]
@@ -105,7 +123,7 @@ def test_a_writer_of_some_seconds_is_found_when_it_has_ended(
     for _ in range(seconds * 4):
         pass_by(store, lessee)
         moments.now += TICK
-    slow_writer.commit()
+    commit(slow_writer)
 
     assert run_for(store, lessee, moments, 2 * TICK) == ["slow"]
 
@@ -120,7 +138,7 @@ def test_all_of_a_late_bulk_is_found_by_small_claims(
     for _ in range(4):
         pass_by(store, lessee)
         moments.now += TICK
-    slow_writer.commit()
+    commit(slow_writer)
 
     found = []
     for _ in range(40):
@@ -139,7 +157,7 @@ def test_a_late_message_is_found_behind_urgent_ones(
     pass_by(store, lessee)
     moments.now += TICK
     send(store, *["urgent"] * 40, priority=5)
-    slow_writer.commit()
+    commit(slow_writer)
 
     # While there is anything urgent no claim comes to the other lane.
     for _ in range(10):
@@ -173,6 +191,6 @@ def test_a_late_release_is_found(store: SQLMessageStore, lessee: int, moments: M
     store.release([delivery.lease for delivery in fast[1:]])
     claim(store, lessee, limit=200)
     moments.now += TICK
-    slow_writer.commit()
+    commit(slow_writer)
 
     assert run_for(store, lessee, moments, 3 * TICK) == ["slow"]

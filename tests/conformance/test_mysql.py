@@ -52,6 +52,14 @@ def with_query(database: Database, **query: str) -> DatabaseOptions:
 # -- sessions -----------------------------------------------------------------------------
 
 
+def test_certificates_that_nobody_looks_at_are_read_once(database: Database):
+    """PyMySQL offers TLS without being asked, and would read those of the system for each connection."""
+    with database.engine.connect() as one, database.engine.connect() as other:
+        contexts = [getattr(each.connection.dbapi_connection, "ctx", None) for each in (one, other)]
+
+    assert contexts[0] is contexts[1]
+
+
 def test_transactions_are_read_committed(database: Database):
     """Under the server's default, REPEATABLE READ, they lock what is between rows, too."""
     lane = database.tables.lane

@@ -15,7 +15,7 @@ from kombu_sqlqueue.messages import Delivery, Lease, NewMessage, QueueCounts
 from kombu_sqlqueue.sql.database import Database
 from kombu_sqlqueue.sql.messages import SQLMessageStore
 
-from .conftest import Executed
+from ..statements import Executed
 from .sending import SECOND, after, claim, claim_one, message, names, send
 
 

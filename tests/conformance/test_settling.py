@@ -34,6 +34,19 @@ def marked(database: Database) -> tuple[int, int]:
     return tuple(database.run(lambda tx: tx.execute(select(func.count(m.begun_at), func.count(m.started_at))).one()))
 
 
+def test_nothing_is_written_of_what_somebody_else_has_settled(database: Database, store: SQLMessageStore, lessee: int):
+    send(store, "a", "b")
+    first, second = (delivery.lease for delivery in claim(store, lessee))
+    settler, settled = settler_on(store)
+    settler.begin(first)
+    settler.begin(second)
+    settler.forget(first)
+    settler.flush()
+
+    assert marked(database) == (1, 0)
+    assert settled == []
+
+
 def test_a_mark_spared_once_is_written_at_the_next_flush(database: Database, store: SQLMessageStore, lessee: int):
     send(store, "a", "b")
     first, second = (delivery.lease for delivery in claim(store, lessee))

@@ -18,7 +18,7 @@ from kombu_sqlqueue.sql.dialect import Capability
 from kombu_sqlqueue.sql.messages import SQLMessageStore
 
 from ..databases import requires
-from .conftest import Executed
+from ..statements import Executed
 from .sending import SECOND, after, claim, claim_one, message, send
 
 Watch = Callable[[], AbstractContextManager[Executed]]

@@ -18,7 +18,15 @@ def test_the_demo_shows_everything_and_leaves_its_file_behind(tmp_path: Path):
 
     log = tmp_path / "demo" / "worker.log"
     assert done.returncode == 0, done.stdout + done.stderr + log.read_text()
-    for shown in ("[2, 4, 6]", "[1, 2, 3, 4, 5]", "20", "done at try 2", "after it was due", "order 2 is on its way"):
+    for shown in (
+        "[2, 4, 6]",
+        "[1, 2, 3, 4, 5]",
+        "20",
+        "done at try 2",
+        "after it was due",
+        "order 2 is on its way",
+        "order 7 is on its way",
+    ):
         assert shown in done.stdout
     with sqlite3.connect(tmp_path / "demo" / "demo.db") as connection:
         assert connection.execute("SELECT count(*) FROM sqlqueue_message").fetchone() == (0,)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from celery_workflow.home import Home
 from kombu_sqlqueue.options import DatabaseOptions
 
 from ..celery.workers import kill_group
+from ..starting import Process, start_celery
 from .apps import app_on
 
 __all__ = ["Beats", "Node"]
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 class Node:
     """A process in a group of its own."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, process: Process, log: Path) -> None:
         self.process = process
         self.log = log
 
@@ -41,7 +41,7 @@ class Node:
 
     def stop(self) -> int:
         """SIGTERM, as a supervisor would; its exit code."""
-        self.process.terminate()
+        self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
 
 
@@ -71,13 +71,13 @@ class Beats:
 
     def run(self, *arguments: str, **environment: str) -> Node:
         log = self.directory / f"node{len(self.nodes)}.log"
-        process = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", "tests.workflow.beat_app", *arguments],
-            stdout=log.open("ab"),
-            stderr=subprocess.STDOUT,
-            env={**self.environment, **environment},
-            cwd=self.directory,
-            start_new_session=True,
+        process = start_celery(
+            "-A",
+            "tests.workflow.beat_app",
+            *arguments,
+            log=log,
+            environment=self.environment | environment,
+            directory=self.directory,
         )
         self.nodes.append(Node(process, log))
         return self.nodes[-1]

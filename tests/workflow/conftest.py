@@ -30,6 +30,7 @@ from .apps import app_on, prepare, wipe_all
 from .beats import Beats
 from .recording import JSONText
 from .run_sites import RunSite
+from .worlds import World
 
 PREFIX = "workflow_"
 #: 2026-05-05 12:00 UTC, a Tuesday.
@@ -87,13 +88,17 @@ def tables(database: Database) -> Iterator[Tables]:
     upgrade(database, line(PREFIX))
     tables = Tables(PREFIX, database.options.schema)
     yield tables
-    emptied = [delete(table) for table in tables.metadata.tables.values() if table is not tables.release]
-    database.run(lambda tx: [tx.execute(statement) for statement in emptied])
+    empty(database, tables)
 
 
 @pytest.fixture
 def runs(database: Database, tables: Tables) -> SQLRunStore:
     return SQLRunStore(database, tables, JSONText())
+
+
+@pytest.fixture
+def world(runs: SQLRunStore, database: Database, tables: Tables, clock: FakeClock) -> World:
+    return World(runs, database, tables.runs, clock)
 
 
 @pytest.fixture
@@ -119,6 +124,12 @@ def harness() -> WorkflowHarness:
 @pytest.fixture
 def workflow_app() -> Celery:
     return tasks.app
+
+
+def empty(database: Database, tables: Tables) -> None:
+    """Leave the tables as the migrations made them."""
+    emptied = [delete(table) for table in tables.metadata.tables.values() if table is not tables.release]
+    database.run(lambda tx: [tx.execute(statement) for statement in emptied])
 
 
 class Beat:

@@ -28,7 +28,7 @@ LAYERS = {
     },
     "engine": {"engine"},
     "building": {"building"},
-    "testing": {"inprocess", "pytest_plugin", "testing"},
+    "testing": {"inmemory", "inprocess", "pytest_plugin", "testing"},
     "contract": {"schedules.store", "runs.store"},
     "sql": {"sql"},
     "entry": {"__init__", "commands"},
@@ -40,28 +40,33 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
     "timing": ({"timing", "errors"}, {"croniter", "ephem"}),
     "engine": ({"engine", "errors"}, set()),
     "building": ({"engine", "errors", "building"}, {"celery", "kombu"}),
-    "testing": ({"engine", "errors", "building", "testing"}, {"celery", "kombu", "pytest"}),
+    "testing": ({"engine", "errors", "building", "contract", "adapters", "testing"}, {"celery", "kombu", "pytest"}),
     "contract": ({"timing", "engine", "errors", "contract"}, set()),
     "sql": ({"timing", "engine", "errors", "contract", "sql"}, {"sqlalchemy", "alembic", "kombu_sqlqueue"}),
     "adapters": (
         {"timing", "engine", "building", "errors", "contract", "adapters", "sql"},
-        {"celery", "kombu", "kombu_sqlqueue", "redis", "tzlocal"},
+        {"billiard", "celery", "kombu", "kombu_sqlqueue", "redis", "tzlocal"},
     ),
     "entry": ({"entry", "cli", "adapters"}, {"click"}),
-    "cli": ({"timing", "errors", "contract", "adapters"}, {"click", "celery", "kombu", "kombu_sqlqueue"}),
+    "cli": ({"timing", "engine", "errors", "contract", "adapters", "cli"}, {"click", "celery", "kombu", "kombu_sqlqueue"}),
 }
 #: What kombu_sqlqueue offers to packages on the same database.
 SHARED = {
     "bulk_publish",
-    "in_transaction",
     "errors",
+    "grouping",
+    "in_transaction",
+    "messages",
+    "notifier",
     "options",
     "outbox",
+    "patience",
     "process",
     "sql.database",
     "sql.dialect",
     "sql.direct",
     "sql.migrate",
+    "transactions",
 }
 
 

@@ -1,10 +1,11 @@
-"""The role that docs/security.md describes can do all work with schedules."""
+"""The role that docs/security.md describes can do all work with schedules and runs."""
 
 from __future__ import annotations
 
 import re
 import uuid
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,22 @@ from celery import Celery
 from sqlalchemy.engine import make_url
 
 from celery_workflow import Schedules
+from celery_workflow.engine.definition import Sleep, Step
+from celery_workflow.engine.events import RerunRequested, SignalReceived
+from celery_workflow.engine.records import Key
+from celery_workflow.engine.states import RunState
 from celery_workflow.home import Home
 from celery_workflow.schedules.firing import Firing
 from celery_workflow.schedules.zones import moment_of
+from celery_workflow.sql.runs import SQLRunStore
+from kombu_sqlqueue.clock import FakeClock
 from kombu_sqlqueue.options import DatabaseOptions
 from kombu_sqlqueue.process import process_for
 
 from .apps import app_on
+from .graphs import task
+from .recording import JSONText
+from .worlds import World
 
 DATABASES = ["postgresql"]
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
@@ -58,3 +68,23 @@ def test_the_working_role_can_do_all_work_with_schedules(limited: Celery):
     assert {str(tick.outcome) for tick in schedules.history("each")} == {"fired"}
     assert schedules.get("each").error is None
     schedules.delete("each")
+
+
+def test_the_working_role_can_do_all_work_with_runs(limited: Celery):
+    home, clock = Home(limited), FakeClock()
+    home.database.clock = clock
+    world = World(SQLRunStore(home.database, home.tables, JSONText()), home.database, home.tables.runs, clock)
+    for run_id in ("one", "two"):
+        world.start(task("s"), Step(name="nap", action=Sleep(seconds=1)), id=run_id, concurrency_key="k", labels={"x": "y"})
+    world.store.keep_memo("one", Key("s"), "m", 1)
+    world.give(SignalReceived(at=clock.now(), id="1", name="x"), "one")
+    world.succeed("s", run_id="one")
+    world.after(1)
+    world.fail("s", run_id="two")
+    world.give(RerunRequested(at=clock.now(), epoch=1, scope="all"), "one")
+    world.succeed("s", run_id="one")
+    world.after(1)
+
+    assert (world.state("one"), world.state("two")) == (RunState.SUCCEEDED, RunState.FAILED)
+    clock.advance(timedelta(days=1))
+    assert world.store.prune(older_than=timedelta(hours=1), limit=10) == 2

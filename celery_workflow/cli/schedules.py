@@ -1,27 +1,21 @@
-"""What the ``celery workflow`` commands do."""
+"""What the ``celery workflow schedule`` commands do."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import click
 from celery import Celery
-from kombu.exceptions import OperationalError
 
-from kombu_sqlqueue.errors import SQLQueueError
-from kombu_sqlqueue.sql import migrate as migrations
-
-from .errors import DuplicateScheduleError, ScheduleError, WorkflowError
-from .home import Home
-from .schedules.api import Schedules
-from .schedules.importing import Found, from_django, from_redbeat, from_shelve
-from .schedules.state import Schedule, Tick
-from .schedules.zones import moment_of
+from ..errors import DuplicateScheduleError, ScheduleError
+from ..schedules.api import Schedules
+from ..schedules.importing import Found, from_django, from_redbeat, from_shelve
+from ..schedules.state import Schedule, Tick
+from .printing import assignment, moment, print_json, print_rows, time_of, value_of
 
 DURATIONS = {"jitter", "misfire_grace"}
 MOMENTS = {"anchor", "start_at", "end_at"}
@@ -32,35 +26,9 @@ SOURCES: Mapping[str, Callable[[Celery, str], Iterator[Found]]] = {
 }
 
 
-@contextmanager
-def errors() -> Iterator[None]:
-    """Show our errors as a line, not as a traceback."""
-    try:
-        yield
-    except (SQLQueueError, WorkflowError, OperationalError) as error:
-        raise click.ClickException(str(error)) from error
-
-
-def migrate(app: Celery, *, sql: bool) -> None:
-    """Bring the tables to this release."""
-    home = Home(app)
-    if sql:
-        click.echo(migrations.script(home.database, home.line), nl=False)
-    else:
-        migrations.upgrade(home.database, home.line)
-        click.echo(_standing(home))
-
-
-def check(app: Celery) -> bool:
-    """Whether the tables fit this release."""
-    home = Home(app)
-    click.echo(_standing(home))
-    return migrations.check(home.database, home.line).usable
-
-
 def list_(app: Celery, *, as_json: bool) -> None:
     """Print all schedules."""
-    _print([_row(schedule) for schedule in Schedules(app)], as_json=as_json, empty="no schedules")
+    print_rows([_row(schedule) for schedule in Schedules(app)], as_json=as_json, empty="no schedules")
 
 
 def show(app: Celery, name: str) -> None:
@@ -68,10 +36,10 @@ def show(app: Celery, name: str) -> None:
     schedule = Schedules(app).get(name)
     shown: dict[str, Any] = {**schedule.says, "state": _state(schedule)}
     for field in "created_at", "paused_at", "removed_at", "next_at", "due_at", "last_at", "last_fired_at", "finished_at":
-        shown[field] = _time(getattr(schedule, field))
+        shown[field] = time_of(getattr(schedule, field))
     for field in "note", "origin", "runs", "late_for", "last_task_id", "error":
         shown[field] = getattr(schedule, field)
-    click.echo(json.dumps(shown, indent=2, default=_shown))
+    print_json(shown)
 
 
 def create(app: Celery, name: str, task: str, **given: Any) -> None:
@@ -79,7 +47,7 @@ def create(app: Celery, name: str, task: str, **given: Any) -> None:
     schedules = Schedules(app)
     when = _when(given)
     if when is None:
-        raise click.UsageError("give one of --cron, --every or --at")
+        raise click.ClickException("give one of --cron, --every or --at")
     fields = {each: json.loads(given[each]) for each in ("args", "kwargs", "options") if given[each]}
     schedules.create(name, task, when, **fields, **_rules(given["rules"]))
     _next(schedules, name)
@@ -113,19 +81,19 @@ def trigger(app: Celery, name: str) -> None:
 
 def backfill(app: Celery, name: str, start: str, end: str) -> None:
     """Fire the ticks of a range."""
-    ticks = Schedules(app).backfill(name, _moment(start), _moment(end))
+    ticks = Schedules(app).backfill(name, moment(start), moment(end))
     click.echo(f"{len(ticks)} ticks of {name} fired")
 
 
 def preview(app: Celery, name: str, count: int) -> None:
     """Print the next ticks."""
-    for moment in Schedules(app).preview(name, count):
-        click.echo(moment.isoformat())
+    for tick_at in Schedules(app).preview(name, count):
+        click.echo(tick_at.isoformat())
 
 
 def history(app: Celery, name: str, *, limit: int, as_json: bool) -> None:
     """Print the latest ticks."""
-    _print([_tick_row(tick) for tick in Schedules(app).history(name, limit)], as_json=as_json, empty="no ticks yet")
+    print_rows([_tick_row(tick) for tick in Schedules(app).history(name, limit)], as_json=as_json, empty="no ticks yet")
 
 
 def sync(app: Celery, *, dry_run: bool, reset: bool) -> None:
@@ -161,50 +129,32 @@ def delete(app: Celery, name: str) -> None:
 
 def _next(schedules: Schedules, name: str) -> None:
     schedule = schedules.get(name)
-    click.echo(f"{name}: {_state(schedule)}, next tick {_time(schedule.next_at) or 'none'}")
+    click.echo(f"{name}: {_state(schedule)}, next tick {time_of(schedule.next_at) or 'none'}")
 
 
 def _when(given: Mapping[str, Any]) -> Any:
     chosen = [each for each in ("cron", "every", "at") if given[each] is not None]
     if len(chosen) > 1:
-        raise click.UsageError("give only one of --cron, --every and --at")
+        raise click.ClickException("give only one of --cron, --every and --at")
     if not chosen:
         return None
-    return _moment(given["at"]) if chosen == ["at"] else given[chosen[0]]
+    return moment(given["at"]) if chosen == ["at"] else given[chosen[0]]
 
 
 def _rules(texts: Sequence[str]) -> dict[str, Any]:
-    rules: dict[str, Any] = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator:
-            raise click.UsageError(f"--set {text!r} must be FIELD=VALUE")
-        rules[name] = _value(name, value)
-    return rules
+    named = (assignment(text, option="--set", shape="FIELD=VALUE") for text in texts)
+    return {name: _value(name, value) for name, value in named}
 
 
 def _value(name: str, text: str) -> Any:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = text
+    value = value_of(text)
     if value is None:
         return None
     if name in DURATIONS:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise click.UsageError(f"{name} is {text!r}, but must be seconds")
+            raise click.ClickException(f"{name} is {text!r}, but must be seconds")
         return timedelta(seconds=value)
-    return _moment(text) if name in MOMENTS else value
-
-
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise click.UsageError(f"{text!r} is no moment like 2030-01-31T12:00:00+00:00") from error
-    if moment.tzinfo is None:
-        raise click.UsageError(f"{text!r} has no time zone: write 2030-01-31T12:00:00+00:00")
-    return moment
+    return moment(text) if name in MOMENTS else value
 
 
 def _row(schedule: Schedule) -> dict[str, Any]:
@@ -215,8 +165,8 @@ def _row(schedule: Schedule) -> dict[str, Any]:
         "spec": schedule.says["spec"],
         "timezone": schedule.says["timezone"],
         "state": _state(schedule),
-        "next": _time(schedule.next_at),
-        "last": _time(schedule.last_fired_at),
+        "next": time_of(schedule.next_at),
+        "last": time_of(schedule.last_fired_at),
         "late": None if schedule.late_for is None else schedule.late_for / 1_000_000,
         "runs": schedule.runs,
     }
@@ -237,32 +187,4 @@ def _state(schedule: Schedule) -> str:
 def _tick_row(tick: Tick) -> dict[str, Any]:
     shown = {name: value for name, value in asdict(tick).items() if name != "schedule"}
     late = None if tick.late_for is None else tick.late_for / 1_000_000
-    return shown | {"tick_at": _time(tick.tick_at), "handled_at": _time(tick.handled_at), "late_for": late}
-
-
-def _print(rows: Sequence[Mapping[str, Any]], *, as_json: bool, empty: str) -> None:
-    if as_json:
-        click.echo(json.dumps(rows, indent=2, default=_shown))
-    elif rows:
-        cells = [list(rows[0]), *([_text(value) for value in row.values()] for row in rows)]
-        widths = [max(map(len, each)) for each in zip(*cells, strict=True)]
-        for line in cells:
-            click.echo("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
-    else:
-        click.echo(empty)
-
-
-def _text(value: object) -> str:
-    return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def _shown(value: Any) -> Any:
-    return value.total_seconds() if isinstance(value, timedelta) else str(value)
-
-
-def _time(instant: int | None) -> str | None:
-    return None if instant is None else moment_of(instant).isoformat()
-
-
-def _standing(home: Home) -> str:
-    return f"{home.options.safe_url}: {migrations.check(home.database, home.line)}"
+    return shown | {"tick_at": time_of(tick.tick_at), "handled_at": time_of(tick.handled_at), "late_for": late}

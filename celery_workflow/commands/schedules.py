@@ -1,4 +1,4 @@
-"""The ``celery workflow`` commands. Every celery command imports this module: keep it light."""
+"""The ``celery workflow schedule`` commands."""
 
 from __future__ import annotations
 
@@ -6,44 +6,14 @@ from typing import Any
 
 import click
 
-__all__ = ["workflow"]
+from .options import AS_JSON
+
+__all__ = ["schedule"]
 
 
 @click.group()
-def workflow() -> None:
-    """Look after durable schedules.
-
-    They are in the database of the app's broker (-A), or in the one that workflow_store_url names.
-    """
-
-
-@workflow.command()
-@click.option("--sql", is_flag=True, help="Only print the SQL that is still to be run.")
-@click.pass_context
-def migrate(ctx: click.Context, sql: bool) -> None:
-    """Create the tables, or bring them to this release."""
-    from . import cli
-
-    with cli.errors():
-        cli.migrate(ctx.obj.app, sql=sql)
-
-
-@workflow.command()
-@click.pass_context
-def check(ctx: click.Context) -> None:
-    """Tell whether the tables fit this release; exit 1 if they do not."""
-    from . import cli
-
-    with cli.errors():
-        ctx.exit(0 if cli.check(ctx.obj.app) else 1)
-
-
-@workflow.group()
 def schedule() -> None:
     """List, create, edit and fire schedules."""
-
-
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @schedule.command(name="list")
@@ -179,8 +149,8 @@ def delete(ctx: click.Context, name: str) -> None:
     _do(ctx, "delete", name)
 
 
-def _do(ctx: click.Context, name: str, *args: Any, **options: Any) -> None:
-    from . import cli
+def _do(ctx: click.Context, name: str, /, *args: Any, **options: Any) -> None:
+    from ..cli import printing, schedules
 
-    with cli.errors():
-        getattr(cli, name)(ctx.obj.app, *args, **options)
+    with printing.errors():
+        getattr(schedules, name)(ctx.obj.app, *args, **options)

@@ -1,0 +1,1 @@
+"""What the ``celery workflow`` commands do. `celery_workflow.commands` says how they are typed."""
