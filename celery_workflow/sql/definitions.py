@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 from sqlalchemy import Connection, bindparam, select
 
 from kombu_sqlqueue.sql.database import Database
+from kombu_sqlqueue.sql.dialect import Capability
 from kombu_sqlqueue.sql.direct import Direct
 
 from ..engine.definition import Definition
@@ -32,10 +33,13 @@ class Definitions:
         self._table = tables.definition
         self._values = values
         self._known: Remembered[str, Definition] = Remembered(most=MOST, characters=CHARACTERS)
-        # Shared with others who start such runs; held against who would delete it.
+        # Where statements touch more than what they name, a search for what is not there, and what inserts it unless it is
+        # there, lock the place where others want to insert theirs: for as long as a caller's transaction takes.
+        self._is_exact = Capability.GOES_BY_KEY in database.dialect.capabilities
+        self._insert = database.dialect.inserting(self._table, {c.name: bindparam(f"of_{c.name}") for c in self._table.c})
         self._found = select(self._table.c.digest)
+        # Shared with others who start such runs; held against who would delete it.
         self._held = self._found.with_for_update(read=True, key_share=True)
-
         self._hold_one = Direct(database, self._held.where(self._table.c.digest == bindparam("of_digest")))
 
     def store(self, tx: Connection, definitions: Collection[Definition]) -> None:
@@ -43,18 +47,29 @@ class Definitions:
         wanted = {definition.digest: definition for definition in definitions}
         # In order, so that two who store the same do not wait for each other.
         digests = sorted(wanted)
-        if len(digests) == 1 and self._hold_one(tx, {"of_digest": digests[0]}):
+        if self._is_exact and len(digests) == 1 and self._hold_one(tx, {"of_digest": digests[0]}):
             return
         for _ in range(TRIES):
-            # On MySQL, who locks what is not there locks the place where others want to insert theirs.
-            found = tx.scalars(self._found.where(self._table.c.digest.in_(digests))).all()
-            held = set(tx.scalars(self._held.where(self._table.c.digest.in_(found)))) if found else ()
+            held = self._hold(tx, digests)
             digests = [digest for digest in digests if digest not in held]
             if not digests:
                 return
-            rows = [self._row(wanted[digest]) for digest in digests]
-            tx.execute(self._dialect.insert_missing(self._table, rows))
+            self._add(tx, [self._row(wanted[digest]) for digest in digests])
         raise AssertionError(f"definitions {digests} do not stay")
+
+    def _hold(self, tx: Connection, digests: Sequence[str]) -> set[str]:
+        """Those of them that are there, and will be."""
+        digest = self._table.c.digest
+        if not self._is_exact:
+            digests = tx.scalars(self._found.where(digest.in_(digests))).all()
+        return set(tx.scalars(self._held.where(digest.in_(digests)))) if digests else set()
+
+    def _add(self, tx: Connection, rows: Sequence[dict[str, Any]]) -> None:
+        if self._is_exact:
+            tx.execute(self._dialect.insert_missing(self._table, rows))
+            return
+        for row in rows:
+            self._insert(tx, {f"of_{name}": value for name, value in row.items()})
 
     def get(self, tx: Connection, digest: str) -> Definition:
         known = self._known.get(digest)
