@@ -14,6 +14,8 @@ from celery_workflow import Run
 from ..celery.workers import eventually
 from .run_sites import RunSite, of_each_step
 
+DATABASES = ["postgresql", "sqlite"]
+
 
 def waits(seconds: float) -> timedelta:
     return timedelta(seconds=seconds)
