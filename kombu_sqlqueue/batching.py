@@ -9,9 +9,8 @@ from contextvars import ContextVar
 
 from .errors import SQLQueueError, StoreUnavailableError
 from .messages import NewMessage
-from .sql.lending import is_inside
 from .store import MessageStore
-from .transactions import current
+from .transactions import current, is_inside
 
 __all__ = ["Batch", "current_batch", "together"]
 

@@ -55,6 +55,11 @@ class Settler:
         return len(self._acks) >= MANY or self.waited >= WAIT_FOR
 
     @property
+    def has_starts(self) -> bool:
+        """Whether tasks that may not run again have begun of which nothing is written yet."""
+        return bool(self._starts)
+
+    @property
     def has_marks(self) -> bool:
         """Whether tasks have begun of which nothing is written yet."""
         return bool(self._begins or self._starts)
@@ -82,9 +87,9 @@ class Settler:
         with self._lock:
             self._begins = [begun for begun in self._begins if begun != lease]
 
-    def flush(self, *, spare_young: bool = False, wait: bool = True) -> None:
+    def flush(self, *, spare_young: bool = False, spare_begun: bool = False, wait: bool = True) -> None:
         """Write all decisions, or spare the marks of tasks that began since the last flush: of those that
-        are over at the next one nothing but the ack is written.
+        are over at the next one nothing but the ack is written. With `spare_begun`, only those that may run again.
 
         Somebody else who is writing is waited for, or left alone. Raises what the store raises, and keeps the
         decisions then.
@@ -92,7 +97,7 @@ class Settler:
         if not self or not self._writing.acquire(blocking=wait):
             return
         try:
-            acks, starts, begins = self._take(spare_young)
+            acks, starts, begins = self._take(spare_young, spare_young or spare_begun)
             try:
                 self._write(self._store.begin, begins)
                 begins = []
@@ -106,18 +111,18 @@ class Settler:
             self._writing.release()
         self._on_settled(acks)
 
-    def _take(self, spare_young: bool) -> tuple[list[Lease], list[Lease], list[Lease]]:
+    def _take(self, spare_starts: bool, spare_begins: bool) -> tuple[list[Lease], list[Lease], list[Lease]]:
         with self._lock:
             acks, self._acks = self._acks, []
             over = set(acks)
 
-            def ripe(marks: list[Lease]) -> tuple[list[Lease], list[Lease]]:
+            def ripe(marks: list[Lease], spare: bool) -> tuple[list[Lease], list[Lease]]:
                 wanted = [lease for lease in marks if lease not in over]
-                old = [lease for lease in wanted if not spare_young or lease in self._seen]
-                return old, [lease for lease in wanted if spare_young and lease not in self._seen]
+                old = [lease for lease in wanted if not spare or lease in self._seen]
+                return old, [lease for lease in wanted if spare and lease not in self._seen]
 
-            starts, self._starts = ripe(self._starts)
-            begins, self._begins = ripe(self._begins)
+            starts, self._starts = ripe(self._starts, spare_starts)
+            begins, self._begins = ripe(self._begins, spare_begins)
             self._seen = {*self._starts, *self._begins}
             self._waiting_since = time.monotonic() if self._seen else None
         return acks, starts, begins

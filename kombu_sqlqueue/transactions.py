@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .sql.lending import Loan, apart, current_loan, lent
+from .sql.lending import Loan, apart, current_loan, is_inside, lent
 
-__all__ = ["apart", "current", "in_transaction"]
+__all__ = ["apart", "current", "in_transaction", "is_inside"]
 
 
 @contextmanager

@@ -76,6 +76,8 @@ class Transport(virtual.Transport):
                 stacklevel=2,
             )
         self.implements = self.implements.extend(asynchronous=self.options.event_loop)
+        #: Tasks run in processes of their own, whose death is not ours.
+        self.tasks_are_apart = False
         self._subscription: Subscription | None = None
         self._loop: Any = None
         self._doorbell: tuple[socket.socket, socket.socket] | None = None
@@ -292,9 +294,11 @@ class Transport(virtual.Transport):
     def _settle(self) -> None:
         settler = self.keeper.settler
         quick = any(channel.is_quick for channel in self.channels)
-        # Should its worker die, a long task is to be known as the one that ran.
-        if settler.due or (settler.has_marks and not quick):
-            settler.flush(spare_young=quick)
+        # Should its worker die, a long task is to be known as the one that ran: at once if it may not run again, or can
+        # take the worker with it.
+        marks = settler.has_starts if self.tasks_are_apart else settler.has_marks
+        if settler.due or (marks and not quick):
+            settler.flush(spare_young=quick, spare_begun=self.tasks_are_apart)
 
     def _arm(self) -> bool:
         """See to it that we are woken, unless we are busy; True if we were not before: look once more."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from billiard.einfo import ExceptionInfo
 from celery import bootsteps
+from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.concurrency.solo import TaskPool as SoloPool
 from celery.worker import state
 
@@ -53,6 +54,7 @@ class SQLQueueStep(bootsteps.StartStopStep):
     def start(self, consumer: Any) -> None:
         """Called at each connection: the keeper outlives it, the connection's face does not."""
         connection = consumer.connection
+        connection.transport.tasks_are_apart = isinstance(consumer.pool, PreforkPool)
         keeper = connection.transport.keeper
         keeper.running = self._running
         messages = connection.transport.process.messages

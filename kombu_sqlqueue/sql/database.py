@@ -268,6 +268,11 @@ class Database:
     def _aside(self) -> Engine:
         return self.dialect.create_engine(replace(self.options, pool_size=1))
 
+    @cached_property
+    def compiling_dialect(self) -> Any:
+        """SQLAlchemy's dialect for statements that are handed to the driver's `cursor` as they are."""
+        return self.dialect.compiling(self.engine.dialect)
+
     def _engines(self) -> list[Engine]:
         return [self.engine, *([self._aside] if "_aside" in self.__dict__ else [])]
 

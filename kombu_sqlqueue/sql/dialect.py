@@ -128,6 +128,12 @@ class Dialect(Protocol):
     def found(self, column: ColumnElement[Any], values: Select[Any]) -> ColumnElement[bool]:
         """Whether the column is among the few values selected, found by an index."""
 
+    def compiling(self, dialect: Any) -> Any:
+        """What compiles statements for `cursor`, given SQLAlchemy's dialect of the engine."""
+
+    def cursor(self, driver: Any) -> Any:
+        """The driver's cursor that takes such a statement without reading it once more."""
+
     def before_write(self, tx: Connection) -> None:
         """Called before a statement that writes is handed to the driver without SQLAlchemy's knowledge."""
 

@@ -26,7 +26,7 @@ class Direct:
         self._statement = statement
         self._is_own = database.is_own
         self._errors = database.engine.dialect.loaded_dbapi.Error
-        compiled: Any = statement.compile(dialect=database.engine.dialect)  # type: ignore[attr-defined]
+        compiled: Any = statement.compile(dialect=database.compiling_dialect)  # type: ignore[attr-defined]
         self._text = str(compiled)
         self._order = compiled.positiontup
         self._writes = compiled.isinsert or compiled.isupdate or compiled.isdelete
@@ -57,7 +57,7 @@ class Direct:
             self._dialect.before_write(tx)
         driver: Any = tx.connection.driver_connection
         try:
-            cursor = driver.cursor()
+            cursor = self._dialect.cursor(driver)
             cursor.execute(self._text, self._all(parameters))
         except self._errors as error:
             # It tells whether the connection is lost, and with it the others of the pool, and does not return.

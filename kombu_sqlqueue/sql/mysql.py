@@ -152,6 +152,12 @@ class MySQL:
     def found(self, column: ColumnElement[Any], values: Select[Any]) -> ColumnElement[bool]:
         return column.in_(values)
 
+    def compiling(self, dialect: Any) -> Any:
+        return dialect
+
+    def cursor(self, driver: Any) -> Any:
+        return driver.cursor()
+
     def before_write(self, tx: Connection) -> None:
         """Nothing to do: a transaction has begun already, if it is to be one."""
 

@@ -130,6 +130,15 @@ class PostgreSQL:
         # IN would be a join, which a plan made for an empty table may begin at the wrong end.
         return column == sa.any_(func.array(values.scalar_subquery(), type_=pg.ARRAY(column.type)))
 
+    def compiling(self, dialect: Any) -> Any:
+        return type(dialect)(paramstyle="numeric_dollar")
+
+    def cursor(self, driver: Any) -> Any:
+        from psycopg import RawCursor
+
+        # The usual one looks for placeholders in each statement, and forgets what it found in long ones.
+        return RawCursor(driver)
+
     def before_write(self, tx: Connection) -> None:
         """Nothing to do: the driver begins transactions."""
 

@@ -131,6 +131,12 @@ class SQLite:
     def found(self, column: ColumnElement[Any], values: Select[Any]) -> ColumnElement[bool]:
         return column.in_(values)
 
+    def compiling(self, dialect: Any) -> Any:
+        return dialect
+
+    def cursor(self, driver: Any) -> Any:
+        return driver.cursor()
+
     def before_write(self, tx: Connection) -> None:
         driver = _driver(tx)
         if not driver.in_transaction:

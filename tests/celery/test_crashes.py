@@ -102,6 +102,7 @@ def test_a_poison_task_that_kills_whole_workers_dies(make_site):
     for tries in range(1, 4):
         worker = site.worker()
         eventually(lambda tries=tries: len(site.marks("begin bad")) == tries)
+        eventually(lambda: site.begun() == 1)
         worker.kill()
     site.worker()
 

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 from celery import Celery, Signature
 from celery.result import AsyncResult
+from sqlalchemy import func, select
 
 from kombu_sqlqueue.messages import DeadMessage, QueueCounts
 from kombu_sqlqueue.options import DatabaseOptions
@@ -170,6 +171,12 @@ class Site:
         """How many messages of the queue are not done with."""
         counts = self.counts(queue)
         return counts.ready + counts.delayed + counts.leased + counts.started
+
+    def begun(self) -> int:
+        """How many messages the database knows to have begun."""
+        database = process_for(self.database).database
+        m = database.tables.message.c
+        return database.statement(lambda tx: tx.execute(select(func.count(m.begun_at))).scalar_one())
 
     def dead(self) -> list[DeadMessage]:
         """What was set aside, the latest first."""

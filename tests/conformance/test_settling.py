@@ -34,6 +34,20 @@ def marked(database: Database) -> tuple[int, int]:
     return tuple(database.run(lambda tx: tx.execute(select(func.count(m.begun_at), func.count(m.started_at))).one()))
 
 
+def test_of_young_marks_those_of_tasks_that_may_not_run_again_need_not_wait(
+    database: Database, store: SQLMessageStore, lessee: int
+):
+    send(store, "a", "b")
+    begun, started = (delivery.lease for delivery in claim(store, lessee))
+    settler, _ = settler_on(store)
+    settler.begin(begun)
+    settler.start(started)
+    settler.flush(spare_begun=True)
+    assert marked(database) == (0, 1)
+    settler.flush(spare_begun=True)
+    assert marked(database) == (1, 1)
+
+
 def test_nothing_is_written_of_what_somebody_else_has_settled(database: Database, store: SQLMessageStore, lessee: int):
     send(store, "a", "b")
     first, second = (delivery.lease for delivery in claim(store, lessee))
