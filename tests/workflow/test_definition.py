@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -166,6 +168,37 @@ def test_the_fingerprint_is_of_the_shape_not_of_the_arguments():
     assert one.digest != other.digest
     assert one.fingerprint != third.fingerprint
     assert one.fingerprint != replace(one, version=2).fingerprint
+
+
+class Money:
+    """Looks the same, whatever it is."""
+
+    def __init__(self, amount: int) -> None:
+        self.amount = amount
+
+    def __repr__(self) -> str:
+        return "<money>"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(Money(1), Money(2)), (Decimal("1"), "Decimal('1')"), (Decimal("1"), ["Decimal", "Decimal('1')"]), (b"a", "b'a'")],
+)
+def test_arguments_that_only_look_the_same_are_not_one_definition(one: object, other: object):
+    assert Definition(name="w", steps=(task("a", one),)).digest != Definition(name="w", steps=(task("a", other),)).digest
+
+
+@pytest.mark.parametrize("value", [Decimal("1.50"), UUID(int=7), datetime(2026, 1, 2, tzinfo=UTC), date(2026, 1, 2), b"a"])
+def test_arguments_of_known_classes_share_a_definition(value: object):
+    assert Definition(name="w", steps=(task("a", value),)).digest == Definition(name="w", steps=(task("a", value),)).digest
+
+
+def test_a_users_dataclass_is_not_taken_for_ours_of_that_name():
+    @dataclass(frozen=True)
+    class Ref:
+        step: str
+
+    assert type(to_json(Ref("a"))) is Ref
 
 
 def test_a_thousand_steps_in_a_row_are_no_matter_of_recursion():
