@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 __all__ = [
+    "LONGEST",
     "DefinitionError",
     "DuplicateRunError",
     "DuplicateScheduleError",
@@ -18,6 +21,10 @@ __all__ = [
     "WaitTimeoutError",
     "WorkflowError",
 ]
+
+
+#: The longest time that anything waits, in seconds: 100 years.
+LONGEST = 100 * 365 * 86400
 
 
 class WorkflowError(Exception):
@@ -69,11 +76,16 @@ class WaitTimeoutError(WorkflowError, TimeoutError):
 
 
 class Snooze(Exception):
-    """Raised in a step: try it again after so many seconds; no attempt is spent."""
+    """Raised in a step: try it again after so many seconds, or a timedelta; no attempt is spent.
 
-    def __init__(self, seconds: float) -> None:
+    Raises ValueError for a time that would never end.
+    """
+
+    def __init__(self, seconds: float | timedelta) -> None:
         super().__init__(seconds)
-        self.seconds = seconds
+        self.seconds = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+        if not self.seconds < LONGEST:
+            raise ValueError(f"a snooze of {seconds} seconds would never end")
 
 
 class Permanent(Exception):

@@ -69,7 +69,16 @@ class Reporter:
     def _report_some(self) -> bool:
         dead = self._store.claim_reports(limit=BATCH, lease_for=REPORT_FOR)
         for message in dead:
-            self._report(message)
+            try:
+                self._report(message)
+            except SQLQueueError:
+                raise
+            except Exception:
+                # One that cannot be told of is not to keep the others waiting.
+                logger.exception(
+                    "the failure of task %s[%s] cannot be recorded, trying again", message.task, message.task_id
+                )
+                continue
             self._store.reported([message.id])
         return bool(dead)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -91,15 +90,32 @@ class Builder:
         )
         return self._add(action, name, after, when, on_unmet, on_exhausted, retry)
 
-    def expand(self, signature: Signature, **options: Any) -> StepRef:
-        """Run a task that returns a canvas, then that canvas; the result is the canvas's. Options as for `step`."""
-        return self._expanding(self._call(signature), options)
+    def expand(
+        self,
+        signature: Signature,
+        *,
+        name: str | None = None,
+        after: Any = (),
+        when: Any = True,
+        on_unmet: str = "skip",
+        on_exhausted: str = "fail",
+        retry: Any = None,
+        timeout: Duration | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        compensate: Signature | Callable[[StepRef], Signature] | None = None,
+    ) -> StepRef:
+        """Run a task that returns a canvas, then that canvas; the result is the canvas's. Options as for `step`: those of
+        a task are for the one that returns the canvas."""
+        call = self._call(signature, timeout=timeout, queue=queue, priority=priority)
+        return self._add(Task(call=call, expands=True), name, after, when, on_unmet, on_exhausted, retry, compensate)
 
     def sub(
         self, other: Workflow, /, *, name: str | None = None, after: Any = (), when: Any = True, **inputs: Any
     ) -> StepRef:
         """Run another workflow with these inputs; the result is its result."""
-        return self._expanding(Call(task=other.name, kwargs=plain(inputs)), {"name": name, "after": after, "when": when})
+        call = Call(task=other.name, kwargs=plain(inputs))
+        return self._add(Task(call=call, expands=True), name, after, when)
 
     def sleep(self, duration: Any, *, name: str | None = None, after: Any = (), when: Any = True) -> StepRef:
         """Wait for a timedelta or a number of seconds, or until a datetime; no worker is held."""
@@ -145,13 +161,6 @@ class Builder:
         """What has been built; without a result, that of the steps that no other needs."""
         chosen = plain(result) if result is not None else self._last()
         return Definition(name=self.name, steps=tuple(self._steps), result=chosen, **options)
-
-    def _expanding(self, call: Call, options: dict[str, Any]) -> StepRef:
-        given = {
-            key: options.pop(key) for key in ("name", "after", "when", "on_unmet", "on_exhausted", "retry") if key in options
-        }
-        call = replace(call, options={**call.options, **options})
-        return self._add(Task(call=call, expands=True), **given)
 
     def _add(
         self,
@@ -211,7 +220,10 @@ class Builder:
             raise DefinitionError(f"{_place()}: a step is a signature such as task.s(...), not {signature!r}")
         if isinstance(signature, group | _chain | chord):
             raise DefinitionError(f"{_place()}: a step is one task; a task that returns a canvas goes into expand()")
-        own = {"time_limit": None if timeout is None else _seconds(timeout), "queue": queue, "priority": priority}
+        limit = None if timeout is None else _seconds(timeout)
+        if limit is not None and not limit > 0:
+            raise DefinitionError(f"{_place()}: timeout is {timeout}: the task would never run")
+        own = {"time_limit": limit, "queue": queue, "priority": priority}
         options = {key: value for key, value in own.items() if value is not None}
         if self._queue and "queue" not in {**signature.options, **options}:
             options["queue"] = self._queue

@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar, cast
 
-__all__ = ["from_json", "storable", "to_json"]
+__all__ = ["TAG", "from_json", "storable", "to_json"]
 
 #: Says which class an object is; a user's own dict with such a key is written as pairs.
 TAG = "$"
@@ -32,7 +32,7 @@ def to_json(value: Any) -> Any:
 
     Leaves that are neither (dates, decimals) stay as they are: the serializer's matter.
     """
-    if type(value).__name__ in _CLASSES and dataclasses.is_dataclass(value):
+    if _CLASSES.get(type(value).__name__) is type(value):
         return {TAG: type(value).__name__} | {
             field.name: to_json(given)
             for field in dataclasses.fields(value)

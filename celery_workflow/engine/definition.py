@@ -5,15 +5,18 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import uuid
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import date, datetime, time
+from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
 from ..errors import DefinitionError
-from .codec import storable, to_json
+from .codec import TAG, storable, to_json
 from .policies import NO_RETRY, Otherwise, RetryPolicy
 from .values import RUN, Ref, references
 
@@ -110,6 +113,9 @@ class Gather:
 
 Action = Task | Map | Sleep | Wait | Gather
 
+#: Values that JSON has not, but whose text says all of them.
+_SAYS_ALL = frozenset({Decimal, uuid.UUID, date, datetime, time, bytes})
+
 
 # A slot cannot hold a cached property.
 @storable
@@ -193,7 +199,7 @@ class Definition:
     @cached_property
     def digest(self) -> str:
         """The same for equal definitions only: under it one stored copy serves many runs."""
-        return _digest(to_json(replace(self, steps=tuple(replace(step, place="") for step in self.steps))))
+        return _digest(to_json(replace(self, steps=tuple(replace(step, place="") for step in self.steps))), _told_apart)
 
     def downstream(self, names: Collection[str]) -> set[str]:
         """These steps and all that follow them."""
@@ -298,5 +304,10 @@ def _refs(value: Any) -> tuple[Ref, ...]:
     return tuple(references(value))
 
 
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()[:32]
+def _digest(value: Any, leaf: Callable[[Any], Any] = repr) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=leaf).encode()).hexdigest()[:32]
+
+
+def _told_apart(leaf: Any) -> Any:
+    """Two objects of a user's class may look the same and not be: what has one in it is like nothing else."""
+    return {TAG: type(leaf).__name__, "": repr(leaf) if type(leaf) in _SAYS_ALL else str(uuid.uuid4())}

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..errors import LONGEST
 from .decision import Child, Decision, Post, Send, Timer, Withdraw
 from .definition import Call, Role, Step
 from .events import Event
@@ -190,6 +191,9 @@ class Draft:
         )
 
     def after(self, seconds: float) -> int:
+        """So much later. Raises ValueError for more than a hundred years."""
+        if not -LONGEST <= seconds <= LONGEST:
+            raise ValueError(f"nothing waits for {seconds} seconds")
         return self.at + round(seconds * MICRO)
 
     def _fresh(self, key: Key) -> StepRecord:

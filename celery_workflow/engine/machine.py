@@ -72,13 +72,18 @@ def create(
     definition: Definition,
     *,
     at: int,
+    start_at: int | None = None,
     wait: bool = False,
     concurrency_key: str | None = None,
     parent: Parent | None = None,
     root_id: str | None = None,
 ) -> Decision:
-    """A new run. It starts at once, or waits for `RunAdmitted`: its start time, its place in the line of its key."""
-    deadline = None if definition.timeout is None else at + round(definition.timeout * MICRO)
+    """A new run. It starts at once, or waits for `RunAdmitted`: its start time, its place in the line of its key.
+
+    The time that it may take begins with its start time, though not with its place.
+    """
+    begins = at if start_at is None else max(at, start_at)
+    deadline = None if definition.timeout is None else begins + round(definition.timeout * MICRO)
     run = RunRecord(
         id=run_id,
         created_at=at,

@@ -130,6 +130,7 @@ class MemoryStore:
             run_id,
             definition,
             at=self.now,
+            start_at=start_at,
             wait=wait,
             concurrency_key=concurrency_key,
             parent=parent,

@@ -6,12 +6,14 @@ import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ..errors import LONGEST
 from .codec import storable
 
 __all__ = ["MICRO", "NO_RETRY", "Error", "Otherwise", "RetryPolicy"]
 
 #: Microseconds in a second.
 MICRO = 1_000_000
+MOST_FACTOR = 1000
 
 
 @storable
@@ -64,7 +66,11 @@ class RetryPolicy:
     no_retry_on: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.max_attempts < 1 or self.delay < 0 or self.factor < 1 or not 0 <= self.jitter <= 1:
+        if type(self.max_attempts) is not int or self.max_attempts < 1 or not 1 <= self.factor <= MOST_FACTOR:
+            raise ValueError(f"not a retry policy: {self}")
+        # What is no number at all is a TypeError by itself, NaN is in no range.
+        durations = (self.delay, self.max_delay, 0 if self.until is None else self.until)
+        if not all(0 <= seconds <= LONGEST for seconds in durations) or not 0 <= self.jitter <= 1:
             raise ValueError(f"not a retry policy: {self}")
 
     def allows(self, error: Error, failures: int) -> bool:

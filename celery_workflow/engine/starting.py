@@ -52,7 +52,7 @@ def begin(draft: Draft, record: StepRecord) -> None:
             _act(draft, record, step)
         else:
             _unmet(draft, record, step)
-    except (ValueMissingError, TypeError, ValueError) as error:
+    except (ValueMissingError, TypeError, ValueError, ArithmeticError) as error:
         told = Error(type=type(error).__name__, message=str(error), permanent=True)
         finishing.fail(draft, record, told, step.on_exhausted, "arguments")
 
@@ -124,6 +124,7 @@ def _due(draft: Draft, call: Call) -> int | None:
 def _wake_at(draft: Draft, seconds: Any, until: Any) -> int:
     if until is None:
         return draft.after(float(seconds))
-    moment = datetime.fromisoformat(until)
+    # A step's result may be a datetime, too: JSON as Celery writes it knows them.
+    moment = until if isinstance(until, datetime) else datetime.fromisoformat(until)
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * MICRO)

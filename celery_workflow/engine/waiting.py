@@ -8,7 +8,7 @@ from . import finishing
 from .definition import Wait
 from .draft import Draft
 from .events import SignalReceived, TimerFired
-from .policies import MICRO, Error
+from .policies import Error
 from .records import SignalRecord, StepRecord
 from .states import StepState
 
@@ -27,7 +27,7 @@ def wait(draft: Draft, record: StepRecord, action: Wait) -> None:
         _take(draft, record, buffered[0])
         return
     timeout = draft.resolve(action.timeout)
-    due_at = None if timeout is None else draft.at + round(timeout * MICRO)
+    due_at = None if timeout is None else draft.after(timeout)
     draft.put(replace(record, state=StepState.AWAITING, due_at=due_at), "ready")
     if due_at is not None:
         draft.set_timer("timeout", due_at, record.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from ..engine.decision import Send
@@ -59,9 +59,13 @@ class StepIdentity:
         )
 
 
+_NAMES = frozenset(field.name for field in fields(StepIdentity))
+
+
 def identity_of(request: Any) -> StepIdentity | None:
     """The step that a request is about; None for any other task, and for what a step has sent by itself."""
     header = getattr(request, HEADER, None)
-    if not isinstance(header, Mapping):
+    # Anybody may send a header of this name; a later release may add to ours.
+    if not isinstance(header, Mapping) or not header.keys() >= _NAMES:
         return None
-    return StepIdentity(**header)
+    return StepIdentity(**{name: header[name] for name in _NAMES})

@@ -56,6 +56,9 @@ class Options:
     def __post_init__(self) -> None:
         if self.on_conflict not in ("return", "raise"):
             raise ValueError(f"on_conflict is {self.on_conflict!r}, but must be return or raise")
+        for name, given in ("id", self.id), ("concurrency_key", self.concurrency_key):
+            if given == "":
+                raise ValueError(f"{name} is empty: leave it out, or say which")
         if self.eta is not None and self.countdown is not None:
             raise ValueError("a start has an eta or a countdown, not both")
         if self.eta is not None and self.eta.tzinfo is None:

@@ -210,6 +210,7 @@ def _created(new: NewRun, now: int, *, wait: bool) -> Decision:
         new.id,
         new.definition,
         at=now,
+        start_at=new.start_at,
         wait=wait,
         concurrency_key=new.concurrency_key,
         parent=new.parent,

@@ -33,7 +33,12 @@ class Values:
 
 
 def checked_name(what: str, name: str) -> str:
-    """The name, which shall be found again by it. Raises ValueError if it is too long or has a NUL in it."""
+    """The name, which shall be found again by it.
+
+    Raises ValueError if it is too long or has a NUL in it, TypeError if it is no text.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"{what} is {name!r}, but must be a str")
     if len(name) > LONGEST_NAME or "\0" in name:
         raise ValueError(f"{what} {name[:40]!r} cannot be stored: at most {LONGEST_NAME} characters, none of them NUL")
     return name

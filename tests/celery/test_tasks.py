@@ -177,6 +177,19 @@ def test_a_message_put_back_too_often_is_dead(site: Site):
     eventually(lambda: result.state == "FAILURE")
 
 
+def test_a_dead_task_that_cannot_be_told_of_does_not_keep_the_others_waiting(site: Site):
+    """What follows the first makes no sense, so that its failure cannot be told to that."""
+    site.app.send_task("echo", ("poison",), chain=[5])
+    result = site.send("echo", "other")
+    with site.app.connection() as connection, connection.channel() as channel:
+        while message := channel.basic_get("celery"):
+            message.reject(requeue=True)
+    assert site.counts().dead == 2
+    site.worker()
+
+    eventually(lambda: result.state == "FAILURE")
+
+
 @pytest.mark.parametrize("pool", ["solo", "threads", "prefork"])
 def test_pools(site: Site, pool: str):
     """The same tasks on each pool, early and late acks."""

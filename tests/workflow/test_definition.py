@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -168,6 +170,42 @@ def test_the_fingerprint_is_of_the_shape_not_of_the_arguments():
     assert one.fingerprint != replace(one, version=2).fingerprint
 
 
+class Money:
+    """Looks the same, whatever it is."""
+
+    def __init__(self, amount: int) -> None:
+        self.amount = amount
+
+    def __repr__(self) -> str:
+        return "<money>"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Money(1), Money(2)),
+        (Decimal("1.5"), "Decimal('1.5')"),
+        (Decimal("1.5"), ["Decimal", "Decimal('1.5')"]),
+        (b"a", "b'a'"),
+    ],
+)
+def test_arguments_that_only_look_the_same_are_not_one_definition(one: object, other: object):
+    assert Definition(name="w", steps=(task("a", one),)).digest != Definition(name="w", steps=(task("a", other),)).digest
+
+
+@pytest.mark.parametrize("value", [Decimal("1.50"), UUID(int=7), datetime(2026, 1, 2, tzinfo=UTC), date(2026, 1, 2), b"a"])
+def test_arguments_of_known_classes_share_a_definition(value: object):
+    assert Definition(name="w", steps=(task("a", value),)).digest == Definition(name="w", steps=(task("a", value),)).digest
+
+
+def test_a_users_dataclass_is_not_taken_for_ours_of_that_name():
+    @dataclass(frozen=True)
+    class Ref:
+        step: str
+
+    assert type(to_json(Ref("a"))) is Ref
+
+
 def test_a_thousand_steps_in_a_row_are_no_matter_of_recursion():
     steps = [task("s0"), *(task(f"s{n}", Ref(f"s{n - 1}")) for n in range(1, 3000))]
 
@@ -215,3 +253,42 @@ def test_the_result_is_that_of_the_steps_no_other_needs():
 
 def test_a_condition_is_a_value():
     assert plain(StepRef("a") > 1) == Condition(">", (Ref("a"), 1))
+
+
+@pytest.mark.parametrize(
+    "retry",
+    [
+        {"max_attempts": 2.5},
+        {"max_attempts": True},
+        {"max_attempts": 3, "max_delay": None},
+        {"max_attempts": 3, "max_delay": -1},
+        {"max_attempts": 3, "delay": float("nan")},
+        {"max_attempts": 3, "delay": 1e30, "max_delay": 1e30},
+        {"max_attempts": 3, "factor": 1e30},
+        {"max_attempts": 3, "until": "5"},
+        {"max_attempts": 3, "until": timedelta(hours=1)},
+        {"max_attempts": 3, "jitter": float("nan")},
+    ],
+)
+def test_a_policy_that_would_break_when_it_is_needed_is_refused(retry: Any):
+    """Its first failure could not be recorded: the run would stand still."""
+    with pytest.raises(DefinitionError, match="not a retry policy"):
+        Builder("w").step(add.s(1, 2), retry=retry)
+
+
+def test_an_expanding_step_has_the_options_of_a_step():
+    w = Builder("w")
+    w.expand(add.s(1, 2), name="grow", timeout=5, queue="q", compensate=double.s(1))
+    grown, undone = w.definition().steps
+
+    assert grown.call is not None
+    assert grown.call.options == {"time_limit": 5, "queue": "q"}
+    assert undone.of == ("grow",)
+    with pytest.raises(TypeError, match="retires"):
+        w.expand(add.s(1, 2), retires=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("timeout", [0, -1, timedelta(0), float("nan")])
+def test_a_time_limit_that_leaves_no_time_is_refused(timeout: Any):
+    with pytest.raises(DefinitionError, match="would never run"):
+        Builder("w").step(add.s(1, 2), timeout=timeout)

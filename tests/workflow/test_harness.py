@@ -832,3 +832,36 @@ def test_the_fixture_runs_the_apps_workflows(workflow_harness: WorkflowHarness):
     workflow_harness.run_to_end()
 
     assert run.result() == 8
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        lambda now: now + timedelta(hours=1),
+        lambda now: (now + timedelta(hours=1)).replace(tzinfo=None),
+        lambda now: (now + timedelta(hours=1)).isoformat(),
+    ],
+)
+def test_a_step_says_until_when_to_sleep(harness: WorkflowHarness, moment: Any):
+    until = moment(harness.now)
+    run = harness.start(made(lambda w: w.step(add.s(1, 2), after=w.sleep_until(w.step(mark.s(until))[0]))))
+    harness.advance(minutes=59)
+    assert run.status == "running"
+    harness.advance(minutes=1)
+    assert run.status == "succeeded"
+
+
+@pytest.mark.parametrize("much", [1e30, 10**40, float("inf"), float("nan"), "long"])
+def test_a_time_that_never_comes_fails_the_step(harness: WorkflowHarness, much: Any):
+    run = finished(harness, lambda w: [w.sleep(w.step(mark.s(much), name="a")[0], name="b")])
+
+    assert states(run) == {"a": "succeeded", "b": "failed"}
+
+
+def test_the_time_a_run_may_take_begins_with_its_start(harness: WorkflowHarness):
+    later = made(lambda w: w.wait_for("go", timeout=None), timeout=60)
+    run = harness.start(later.options(countdown=3600))
+    harness.advance(minutes=60, seconds=59)
+    assert run.status == "running"
+    harness.advance(seconds=1)
+    assert run.status == "failed"

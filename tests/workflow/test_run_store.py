@@ -541,3 +541,12 @@ def test_a_run_that_waits_to_be_done_again_is_not_old(world: World):
     world.clock.advance(timedelta(days=2))
     assert world.state() is RunState.PENDING
     assert world.store.prune(older_than=timedelta(days=1), limit=3) == 0
+
+
+def test_the_time_of_a_run_begins_with_its_start(world: World):
+    later = Definition(name="w", steps=(task("a"),), timeout=60)
+    world.start(definition=later, start_at=world.clock.now() + 3_600_000_000)
+    world.after(3659)
+    assert world.state() is RunState.RUNNING
+    world.after(1)
+    assert world.state() is RunState.FAILED
