@@ -24,6 +24,18 @@ def _flat(parts: list[Any]) -> list[Any]:
     return [part for whole in parts for part in (_flat(whole.tasks) if isinstance(whole, group) else [whole])]
 
 
+def _ends_in_group(part: Any) -> bool:
+    while isinstance(part, _chain):
+        part = part.tasks[-1]
+    return isinstance(part, group)
+
+
+def _group(parts: list[Any]) -> Any:
+    """Not of one member alone that ends in a group: in which of the two lists Celery gives, it is not at one with itself."""
+    members = _flat(parts)
+    return members[0] if len(members) == 1 and _ends_in_group(members[0]) else group(*members)
+
+
 def _one_result(body: Any) -> Any:
     """Not ending in a group, which Celery does not join if another group follows the chord."""
     end = body
@@ -38,7 +50,7 @@ def _wider(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         some.map(lambda parts: chain(*parts)),
         # As `chain`, without what that does to put its parts in order.
         some.map(lambda parts: chain(*parts) if isinstance(parts[0], group) else _chain(*parts)),
-        some.map(lambda parts: group(*_flat(parts))),
+        some.map(_group),
         st.tuples(some, inner).map(lambda both: chord(_flat(both[0]), _one_result(both[1]))),
         st.lists(numbers, max_size=3).map(mark.map),
         st.lists(st.tuples(numbers, numbers), max_size=3).map(mark.starmap),
