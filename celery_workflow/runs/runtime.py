@@ -143,16 +143,22 @@ class Runtime:
 
     def deliver(self, event_ids: Sequence[int]) -> int:
         """Deliver stored events, and those that follow from them; how many that were."""
-        due, done = deque(event_ids), 0
+        return self._deliver(event_ids)[0]
+
+    def _deliver(self, event_ids: Sequence[int]) -> tuple[int, bool]:
+        """How many were delivered, and whether some are left: too many, or of runs that somebody has just locked."""
+        due, done, left = deque(event_ids), 0, False
         while due and done < MOST_AT_ONCE:
             with self._effects() as effects:
                 written = self.store.deliver(due.popleft(), effects)
             effects.committed()
-            if written is not None:
+            if written is None:
+                left = True
+            else:
                 tell(self.app, written.decision)
                 done += 1
                 due.extend(written.due)
-        return done
+        return done, left or bool(due)
 
     def _follow(self, effects: AppEffects, written: Sequence[Written]) -> None:
         database = self.home.database
@@ -161,7 +167,9 @@ class Runtime:
             effects.committed()
             for each in written:
                 tell(self.app, each.decision)
-            self.deliver(due)
+            if due and self._deliver(due)[1]:
+                # Nobody else knows of them.
+                database.run(lambda tx: database.announce(tx, [self.topic]))
         elif due:
             # It is the caller who commits: a worker hears of it then.
             database.run(lambda tx: database.announce(tx, [self.topic]), joins=True)

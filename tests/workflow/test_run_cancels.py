@@ -95,6 +95,7 @@ def test_what_was_done_is_undone(run_site: RunSite):
     eventually(lambda: site.marks("begin three"))
     run.cancel("changed my mind")
     assert site.ended(run).status == "cancelled"
+    eventually(lambda: site.messages() == 0)
     assert [mark for mark in site.marks() if mark != "begin three"] == [
         "one",
         "two",

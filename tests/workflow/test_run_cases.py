@@ -30,6 +30,8 @@ def test_an_error_callback_is_called_once_and_the_body_not_at_all(working_site: 
     run = site.ended(durable(canvas, app=site.app).start())
     assert run.status == "failed"
     assert run.stored.record.failed_step.startswith("fail")
+    # Handlers are sent when the run is over.
+    eventually(lambda: site.marks(f"error {header}") and site.messages() == 0)
     assert (site.marks(f"error {header}"), site.marks(f"body {header}")) == ([f"error {header}"], [])
 
 
