@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 #: How many events one look takes.
 BATCH = 50
 #: Seconds until it looks by itself, where it is told of new timers, and where it is not.
-LOOK_EVERY = 30.0
+LOOK_EVERY = 10.0
 LOOK_UNTOLD = 1.0
 SHORTEST = 0.001
 NOW = timedelta(0)

@@ -14,8 +14,8 @@ from celery import chain, chord, group
 from celery.backends import cache
 from celery.canvas import Signature, _chain
 from celery.contrib.testing.worker import start_worker
-from celery.exceptions import ChordError
-from hypothesis import HealthCheck, given, settings
+from celery.exceptions import ChordError, TimeoutError
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from celery_workflow.building.canvas import durable
@@ -48,10 +48,10 @@ def run(canvas: Any) -> Any:
     return started.result()
 
 
-def by_celery(canvas: Any) -> Any:
+def by_celery(canvas: Any, *, timeout: float = 30) -> Any:
     # It keeps 5,000 results in all, and a chord whose results are gone waits for ever.
     cache._DUMMY_CLIENT_CACHE.clear()
-    return canvas.apply_async().get(timeout=30, interval=0.01)
+    return canvas.apply_async().get(timeout=timeout, interval=0.01)
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
@@ -75,8 +75,12 @@ def test_a_canvas_fails_where_celery_says_it_failed(canvas: Any):
         assert started.result() == by_celery(canvas)
     else:
         assert started.errors[0]["error"].message == "boom"
-        with pytest.raises((Planned, ChordError)):
-            by_celery(canvas)
+        try:
+            with pytest.raises((Planned, ChordError)):
+                by_celery(canvas, timeout=10)
+        except TimeoutError:
+            # Celery itself waits for ever for some chords in a chord that fail.
+            reject()
 
 
 @pytest.mark.soak
