@@ -904,3 +904,12 @@ def test_a_child_that_has_nothing_to_retry_says_so_again(harness: WorkflowHarnes
 
     assert run.status == "failed"
     assert run.errors[-1]["error"].type == "ValueMissingError"
+
+
+def test_a_workflow_as_an_ordinary_step_is_refused(harness: WorkflowHarness):
+    """Its answer, a definition, would have been the step's result."""
+    other = made(lambda w: w.step(mark.s(1)))
+    run = finished(harness, lambda w: w.step(other.s(), name="a"))
+
+    assert run.errors[-1]["error"].type == "WorkflowError"
+    assert "sub() or expand()" in run.errors[-1]["error"].message
