@@ -42,6 +42,7 @@ KOMBU_OPTIONS = frozenset(
 
 #: Up to the last @: what should have been percent-encoded in a password was perhaps not.
 _PASSWORD = re.compile(r"(://[^:/?#@]*):.*@", re.DOTALL)
+_BEFORE_HOST = re.compile(r".*@", re.DOTALL)
 _PASSWORD_ARGUMENT = re.compile(r"([?&][^=&]*passw[^=&]*=)[^&]*", re.IGNORECASE)
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,30}")
 
@@ -119,9 +120,10 @@ def normalise(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     name, _, driver = scheme.partition("+")
     if not separator or name not in DRIVERS:
+        # Without :// nobody can say where a password begins.
+        shown = hide_password(url) if separator else _BEFORE_HOST.sub("***@", url)
         raise ConfigurationError(
-            f"{hide_password(url)!r} is not a database URL: write sqlqueue+postgresql://user@host/database"
-            " or sqlqueue+sqlite:///file.db"
+            f"{shown!r} is not a database URL: write sqlqueue+postgresql://user@host/database or sqlqueue+sqlite:///file.db"
         )
     ours = DRIVERS[name]
     if driver and ours.partition("+")[2] != driver:
@@ -132,8 +134,8 @@ def normalise(url: str) -> str:
 
 
 def _check_parts(url: str) -> None:
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         readable = parts.netloc.count("@") <= 1 and (parts.port is None or parts.port > 0)
     except ValueError:
         readable = False

@@ -15,7 +15,7 @@ from .records import Key, StepRecord
 from .states import IN_FLIGHT, RunState, StepState
 from .values import RUN
 
-__all__ = ["conclude", "undo_next"]
+__all__ = ["conclude", "tell_parent_again", "undo_next"]
 
 _TOLD = {
     RunState.SUCCEEDED: Role.ON_SUCCESS,
@@ -50,17 +50,22 @@ def undo_next(draft: Draft) -> None:
     _finish(draft, draft.run.ending or RunState.FAILED, None)
 
 
+def tell_parent_again(draft: Draft, *, epoch: int) -> None:
+    """The run is over; its parent waits for the end of this epoch, which there was by another's wish, or never is."""
+    _tell_parent(draft, draft.view.results([RUN])[RUN], epoch=epoch)
+
+
 def _finish(draft: Draft, state: RunState, result: Any) -> None:
     draft.put_run(replace(draft.run, state=state, ending=state, finished_at=draft.at), "end")
     draft.set_result(Key(RUN), result)
     draft.end(result)
-    _tell_parent(draft, result)
+    _tell_parent(draft, result, epoch=draft.run.epoch)
     for step in draft.definition.steps:
         if step.role is _TOLD.get(state) and _concerns(draft, step):
             _tell(draft, step)
 
 
-def _tell_parent(draft: Draft, result: Any) -> None:
+def _tell_parent(draft: Draft, result: Any, *, epoch: int) -> None:
     run = draft.run
     if run.parent is not None:
         event = ChildFinished(
@@ -68,7 +73,7 @@ def _tell_parent(draft: Draft, result: Any) -> None:
             name=run.parent.name,
             index=run.parent.index,
             child_id=run.id,
-            child_epoch=run.epoch,
+            child_epoch=epoch,
             state=run.state,
             result=result,
             error=run.error,

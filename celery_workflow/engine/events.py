@@ -163,11 +163,13 @@ class CancelRequested(Event):
 class RetryRequested(Event):
     """Go on from what failed, keeping what succeeded. `epoch` is the one to end: a second request is ignored.
 
-    With `wait` it is done when the run is admitted: another run has its concurrency key.
+    With `wait` it is done when the run is admitted: another run has its concurrency key. A run that is `asked_by_parent`
+    owes an answer: where it is over and there is nothing to do, it tells again how it ended.
     """
 
     epoch: int
     wait: bool = False
+    asked_by_parent: bool = False
 
 
 @storable

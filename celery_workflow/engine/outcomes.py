@@ -93,8 +93,9 @@ def withdrawn(draft: Draft, event: StepWithdrawn) -> str | None:
 
 def child_finished(draft: Draft, event: ChildFinished) -> str | None:
     record = draft.step(event.name, event.index)
-    expected = (StepState.EXPANDED, event.child_id, event.child_epoch)
-    if (record.state, record.child_id, record.child_epoch) != expected:
+    # The child may have been opened again by others, too: any end since then is the one.
+    is_expected = (record.state, record.child_id) == (StepState.EXPANDED, event.child_id)
+    if not is_expected or event.child_epoch < record.child_epoch:
         return "the step does not wait for this end"
     if event.state is RunState.SUCCEEDED:
         draft.set_result(record.key, event.result)

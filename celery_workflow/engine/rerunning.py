@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from ..errors import InvalidTransitionError
-from . import maps, starting
+from . import ending, maps, starting
 from .definition import Map
 from .draft import Draft
 from .events import RerunRequested, RetryRequested
@@ -21,6 +21,9 @@ _KEPT = frozenset({StepState.SUCCEEDED, StepState.SKIPPED})
 
 def reopen(draft: Draft, event: RetryRequested | RerunRequested) -> str | None:
     """Open a run that is over, now or when its turn comes. Raises InvalidTransitionError if there is nothing to do."""
+    if isinstance(event, RetryRequested) and event.asked_by_parent and _is_done(draft, event):
+        ending.tell_parent_again(draft, epoch=event.epoch + 1)
+        return None
     if event.epoch != draft.run.epoch or draft.run.request is not None:
         return "it has been asked before"
     if not draft.run.state.is_over:
@@ -39,13 +42,22 @@ def carry_out(draft: Draft, event: RetryRequested | RerunRequested) -> None:
     _reopen(draft, _again(draft, event), event)
 
 
+def _is_done(draft: Draft, event: RetryRequested) -> bool:
+    """Whether the run is over, for good or since somebody else has asked."""
+    return draft.run.state.is_over and (event.epoch != draft.run.epoch or not _bad(draft))
+
+
+def _bad(draft: Draft) -> set[str]:
+    """The steps that have not succeeded, or that a compensation has undone."""
+    undone = {of for of, name in draft.definition.compensations.items() if draft.step(name).state.is_over}
+    return {record.name for record in draft.mains() if record.state not in _KEPT or record.name in undone}
+
+
 def _again(draft: Draft, event: RetryRequested | RerunRequested) -> set[str]:
     """The steps to do again."""
     if isinstance(event, RerunRequested):
         return _scope(draft, event)
-    # What has not succeeded, and what a compensation has undone.
-    undone = {of for of, name in draft.definition.compensations.items() if draft.step(name).state.is_over}
-    again = {record.name for record in draft.mains() if record.state not in _KEPT or record.name in undone}
+    again = _bad(draft)
     if not again:
         raise InvalidTransitionError(f"run {draft.run.id} has {draft.run.state}: there is nothing to try again")
     return draft.definition.downstream(again)
@@ -131,7 +143,7 @@ def _resume(draft: Draft, record: StepRecord, epoch: int) -> bool:
         return True
     if record.child_id is None:
         return False
-    draft.post(record.child_id, RetryRequested(at=draft.at, epoch=record.child_epoch))
+    draft.post(record.child_id, RetryRequested(at=draft.at, epoch=record.child_epoch, asked_by_parent=True))
     again = replace(record, state=StepState.EXPANDED, epoch=epoch, child_epoch=record.child_epoch + 1, error=None)
     draft.put(again, "retry")
     return True

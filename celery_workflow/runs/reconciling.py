@@ -91,7 +91,7 @@ class Reconciler:
         except RunNotFoundError:
             return
         told_long_ago = child.finished_at is not None and child.finished_at < now - LATE
-        if child.state.is_over and told_long_ago and child.epoch == record.child_epoch:
+        if child.state.is_over and told_long_ago and child.epoch >= record.child_epoch:
             yield (
                 f"{_said(key)} was not told that run {child.id} has ended",
                 ChildFinished(

@@ -18,7 +18,7 @@ from ..building import builder
 from ..building.canvas import durable as imported
 from ..building.signatures import micros_of
 from ..engine.definition import Definition
-from ..errors import DuplicateRunError
+from ..errors import DuplicateRunError, WorkflowError
 from .handle import Run
 from .hooks import install
 from .identity import identity_of
@@ -133,7 +133,8 @@ class Workflow(builder.Workflow):
         return Starter(self.app, self._built, Options(**options))
 
     def s(self, **inputs: Any) -> Any:
-        """A signature of its task: a worker starts the run, whose id is the task's. For beat, canvases and other programs."""
+        """A signature of its task: a worker starts the run, whose id is the task's. For beat, groups and other programs; it
+        fails in a chain or chord, which would not go on when the run has ended."""
         return self.task.s(**inputs)
 
     def delay(self, **inputs: Any) -> Any:
@@ -149,8 +150,17 @@ class Workflow(builder.Workflow):
 
     def _answer(self, **inputs: Any) -> dict[str, Any]:
         request = self.task.request
-        if request.called_directly or identity_of(request) is not None:
+        step = identity_of(request)
+        if step is not None and not step.expands:
+            # Its answer would be taken for the result.
+            raise WorkflowError(f"{self.name} is a workflow: as a step of another it goes into sub() or expand()")
+        if request.called_directly or step is not None:
             return super()._answer(**inputs)
+        if request.chain or request.chord or request.callbacks:
+            raise WorkflowError(
+                f"what follows the workflow {self.name} in a canvas would never begin: Celery does not wait for a run. Let a"
+                " workflow be all of it"
+            )
         self.options(id=request.id).start(**inputs)
         # Its result is that of the run, which is to come.
         raise Ignore("the run has started")

@@ -865,3 +865,51 @@ def test_the_time_a_run_may_take_begins_with_its_start(harness: WorkflowHarness)
     assert run.status == "running"
     harness.advance(seconds=1)
     assert run.status == "failed"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("first", ["before", "while"])
+def test_a_child_that_somebody_has_retried_still_answers_its_parent(harness: WorkflowHarness, times: int, first: str):
+    child = made(lambda w: w.wait_for("go", timeout=None))
+    run = harness.start(made(lambda w: w.sub(child, name="sub")))
+    harness.run_until_idle()
+    [inner] = run.children()
+    inner.cancel()
+    harness.run_until_idle()
+    assert run.status == "failed"
+    for number in range(times):
+        inner.retry()
+        harness.run_until_idle()
+        if number + 1 < times:
+            inner.cancel()
+            harness.run_until_idle()
+    if first == "before":
+        inner.signal("go", 7)
+        harness.run_until_idle()
+    run.retry()
+    harness.run_until_idle()
+    inner.signal("go", 7)
+    harness.run_until_idle()
+
+    assert (run.status, run.result()) == ("succeeded", 7)
+
+
+def test_a_child_that_has_nothing_to_retry_says_so_again(harness: WorkflowHarness):
+    child = made(lambda w: w.step(mark.s(1))["missing"])
+    run = harness.start(made(lambda w: w.sub(child, name="sub")))
+    harness.run_until_idle()
+    assert run.status == "failed"
+    run.retry()
+    harness.run_until_idle()
+
+    assert run.status == "failed"
+    assert run.errors[-1]["error"].type == "ValueMissingError"
+
+
+def test_a_workflow_as_an_ordinary_step_is_refused(harness: WorkflowHarness):
+    """Its answer, a definition, would have been the step's result."""
+    other = made(lambda w: w.step(mark.s(1)))
+    run = finished(harness, lambda w: w.step(other.s(), name="a"))
+
+    assert run.errors[-1]["error"].type == "WorkflowError"
+    assert "sub() or expand()" in run.errors[-1]["error"].message

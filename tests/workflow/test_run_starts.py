@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, chain, chord
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
@@ -184,6 +184,16 @@ def test_a_run_of_a_key_that_is_cancelled_or_fails_lets_the_next_go_on(working_s
     for run in runs:
         site.ended(run)
     assert [run.status for run in runs] == ["succeeded", "failed", "cancelled", "succeeded"]
+
+
+def test_what_would_never_follow_a_workflow_is_refused(working_site: RunSite):
+    tasks = working_site.tasks
+    for canvas in (
+        chain(tasks.double_sum.s(x=1), tasks.echo.s()),
+        chord([tasks.double_sum.s(x=1), tasks.add.s(1, 2)], tasks.total.s()),
+    ):
+        with pytest.raises(Exception, match="would never begin"):
+            canvas.delay().get(timeout=60)
 
 
 def test_a_workflow_is_started_by_its_task(working_site: RunSite):
