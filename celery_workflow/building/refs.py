@@ -46,6 +46,12 @@ class StepRef:
     def __repr__(self) -> str:
         return f"<result of {self.name}{''.join(f'[{key!r}]' for key in self.path)}>"
 
+    def __str__(self) -> str:
+        raise TypeError(f"{self!r} is known when the workflow runs: pass it to a step, which can make a text of it")
+
+    def __format__(self, spec: str) -> str:
+        return str(self)
+
     def __deepcopy__(self, memo: Any) -> StepRef:
         return self
 

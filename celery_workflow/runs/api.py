@@ -10,6 +10,7 @@ from typing import Any
 from celery import Celery
 
 from ..engine.states import RunState
+from ..errors import RunNotFoundError
 from .handle import Run
 from .hooks import install
 from .reconciling import Reconciler
@@ -46,6 +47,8 @@ class Workflows:
 
     def get(self, run_id: str) -> Run:
         """The run of that id. Raises RunNotFoundError."""
+        if not isinstance(run_id, str) or "\0" in run_id:
+            raise RunNotFoundError(f"there is no run {run_id!r}")
         self._runtime.store.get(run_id)
         return Run(self._runtime, run_id)
 
@@ -70,8 +73,12 @@ class Workflows:
     ) -> list[Listed]:
         """Runs for which all of this holds, the newest first; pass the last one's `number` as `cursor` for the next page.
 
-        `waiting` is "timer" or "signal". Raises ValueError for a status there is not.
+        `waiting` is "timer" or "signal". Raises ValueError for a status there is not, and for what is neither of these.
         """
+        if waiting not in (None, "timer", "signal"):
+            raise ValueError(f"waiting is {waiting!r}, but must be timer or signal")
+        if not isinstance(limit, int) or limit < 1 or not isinstance(cursor, int | None):
+            raise ValueError(f"limit is {limit!r} and cursor {cursor!r}, but must be a number from 1 on, and a run's number")
         states = [RunState(each) for each in ([status] if isinstance(status, str) else status)]
         query = Query(
             states=states, workflow=name, labels=labels or {}, tenant=tenant, waiting=waiting, failed_step=failed_step

@@ -185,7 +185,7 @@ class Run:
         Tasks that run are revoked and, where the pool can, terminated. With `children` the runs that steps wait for are
         cancelled, too; otherwise they go on alone.
         """
-        event = lambda now: CancelRequested(at=now, reason=reason, children=children)
+        event = lambda now: CancelRequested(at=now, reason=str(reason or ""), children=children)
         return not self._runtime.tell(self.id, event).ignored
 
     def retry(self) -> None:

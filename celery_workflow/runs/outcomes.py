@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from celery import states
 from celery.exceptions import WorkerLostError
-from kombu.exceptions import EncodeError
+from kombu.exceptions import EncodeError, OperationalError
 
+from kombu_sqlqueue.errors import SQLQueueError
 from kombu_sqlqueue.messages import Lease
 from kombu_sqlqueue.patience import OUTCOME_PATIENCE, patiently
 
@@ -118,6 +120,8 @@ class Outcomes:
         request: Any,
         happening: Callable[[int, RunView], Event],
         record: Record | None = None,
+        *,
+        last_resort: bool = False,
     ) -> None:
         def told(decision: Decision) -> None:
             # What nobody has decided is not over: there will be another attempt.
@@ -135,6 +139,16 @@ class Outcomes:
             logger.warning("step %s of run %s has ended, but the run is gone", step.step, step.run)
             if lease is not None:
                 self.runtime.messages.settle(lease)
+            return
+        except (EncodeError, OperationalError, SQLQueueError):
+            raise
+        except Exception as error:
+            # Whatever it is, it would be met again by each worker that runs the step: rather fail it than stand still.
+            if last_resort:
+                raise
+            logger.exception("the outcome of step %s of run %s cannot be written: it has failed", step.step, step.run)
+            refused = replace(error_of(error), permanent=True)
+            self._give(step, request, lambda now, _: StepFailed(at=now, **step.which, error=refused), last_resort=True)
             return
         if written.lost:
             logger.warning(

@@ -292,3 +292,10 @@ def test_an_expanding_step_has_the_options_of_a_step():
 def test_a_time_limit_that_leaves_no_time_is_refused(timeout: Any):
     with pytest.raises(DefinitionError, match="would never run"):
         Builder("w").step(add.s(1, 2), timeout=timeout)
+
+
+def test_a_reference_is_no_text():
+    with pytest.raises(TypeError, match="known when the workflow runs"):
+        f"{StepRef('order')['total']}"
+    with pytest.raises(TypeError, match="known when the workflow runs"):
+        str(StepRef("order"))
