@@ -125,8 +125,8 @@ def test_what_waits_for_its_time_is_withdrawn_at_once(run_site: RunSite, waiting
 def test_many_at_once(make_run_site: Callable[..., RunSite]):
     site = make_run_site()
     site.worker("-c2")
-    flow = site.workflow(lambda w: w.map(site.tasks.slow, [[n, 0.05] for n in range(30)], star=True, max_parallel=3))
-    runs = [flow.start() for _ in range(10)]
+    flow = site.workflow(lambda w: w.map(site.tasks.slow, [[n, 0.05] for n in range(20)], star=True, max_parallel=3))
+    runs = [flow.start() for _ in range(5)]
     eventually(lambda: len(site.marks()) > 20)
     for run in runs:
         run.cancel()

@@ -77,7 +77,7 @@ def test_a_parent_that_was_not_told_is_told(run_site: RunSite, caplog: pytest.Lo
 
 
 def test_what_is_well_is_left_alone(working_site: RunSite):
-    """Fifty runs at work, looked at again and again."""
+    """Twenty runs at work, looked at again and again."""
     site = working_site
 
     @site.workflow
@@ -86,7 +86,7 @@ def test_what_is_well_is_left_alone(working_site: RunSite):
         inner = w.sub(site.tasks.double_sum, x=1)
         return w.step(site.tasks.total.s(parts), after=[inner, w.sleep(0.2)])
 
-    runs = [flow.start() for _ in range(50)]
+    runs = [flow.start() for _ in range(20)]
     for run in runs:
         assert site.flows.reconcile(quiet_for=NOW) == []
         # Sooner than a worker looks by itself: what a locked run is to be told is not left to that.

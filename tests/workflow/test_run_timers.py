@@ -97,7 +97,7 @@ def test_a_large_map_keeps_its_bound_and_begins_before_it_is_stored(working_site
     """J10."""
     site = working_site
     # What is asked for is the engine's way; the others show that it is theirs, too.
-    count = 1200 if site.home.database.dialect.name == "postgresql" else 200
+    count = 800 if site.home.database.dialect.name == "postgresql" else 200
 
     @site.workflow
     def flow(w: Any) -> Any:
@@ -107,10 +107,10 @@ def test_a_large_map_keeps_its_bound_and_begins_before_it_is_stored(working_site
     most = 0
     while not run.stored.record.state.is_over:
         counts = Counter(run.progress())
-        most = max(most, counts["queued"] + counts["running"] + counts["scheduled"])
+        most = max(most, counts["sent"] + counts["running"])
         time.sleep(0.1)
     assert run.result(60) == sum(range(count))
-    assert most <= 20
+    assert 0 < most <= 20
     assert run.progress()["total"] == count + 1
     if count > 500:
         last_stored_at, first_done_at = _stored_and_done(run)
