@@ -18,7 +18,7 @@ from .ahead import Ahead
 from .batching import current_batch
 from .declaring import Declaring, not_found
 from .envelope import MAX_PRIORITY, pack, unpack
-from .errors import ConfigurationError, MessageTooBigError
+from .errors import ConfigurationError, MessageTooBigError, SQLQueueError
 from .keeper import LeaseKeeper
 from .messages import Delivery, Lease, NewMessage, Outcome, Reason
 from .pidbox import command_in
@@ -324,7 +324,11 @@ class Channel(Declaring):
         elif at_once and self.tracks_started:
             self._keeper.start(lease)
         if at_once:
-            self._keeper.settler.flush()
+            try:
+                self._keeper.settler.flush()
+            except SQLQueueError:
+                self._keeper.never_began(lease)
+                raise
 
     def end(self, delivery_tag: str, *, well: bool) -> None:
         """The task of this message has ended; an early ack is completed, one still to come is a plain one.

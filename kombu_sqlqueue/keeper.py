@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import TypeVar
 
 from .ahead import STALE_AFTER, Ahead
 from .errors import SQLQueueError
@@ -21,6 +22,8 @@ from .store import MessageStore
 __all__ = ["Chore", "LeaseKeeper"]
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: A lease is renewed each time this share of it has passed.
 RENEW_AT = 1 / 3
@@ -85,6 +88,7 @@ class LeaseKeeper:
         self._in_database = in_database
         self._deferred: deque[Callable[[], object]] = deque()
         self._held: set[Lease] = set()
+        self._unbegun: set[Lease] = set()
         self._lessee: int | None = None
         self._consumed: Counter[str] = Counter()
         self._renew_at = 0.0
@@ -144,12 +148,13 @@ class LeaseKeeper:
 
     def cancel(self, queue: str) -> None:
         """This process has one consumer of the queue less; a queue that lives by them may go."""
-        if self._is_interrupted:
-            return self._defer(lambda: self.cancel(queue))
+        self._now_or_later(lambda: self._cancel(queue))
+
+    def _cancel(self, queue: str) -> None:
         with self._alone():
-            self._consumed -= Counter([queue])
             if self._lessee is not None:
                 self._routing.cancel(queue, self._lessee)
+            self._consumed -= Counter([queue])
 
     def ack(self, lease: Lease) -> None:
         """The message is done with; written in the next batch."""
@@ -176,12 +181,9 @@ class LeaseKeeper:
         self._watch()
 
     def release(self, leases: Collection[Lease]) -> None:
-        """Give back at once what was not begun."""
-        if leases and self._is_interrupted:
-            self._defer(lambda: self.release(leases))
-        elif leases:
-            self._store.release(leases)
-            self._let_go(leases)
+        """Give back at once what was not begun, or as soon as the database is there."""
+        if leases:
+            self._now_or_later(lambda: self._release(leases))
 
     def forsake(self, leases: Collection[Lease]) -> None:
         """A consumer is gone and with it what it held: give back all but what still runs."""
@@ -193,10 +195,23 @@ class LeaseKeeper:
             self._wake.set()
 
     def nack(self, lease: Lease) -> Outcome | None:
-        """Put back after a failed delivery; None if that has to wait for a moment."""
-        if self._is_interrupted:
-            self._defer(lambda: self.nack(lease))
-            return None
+        """Put back after a failed delivery; None if that has to wait for a moment, or for the database."""
+        return self._now_or_later(lambda: self._nack(lease))
+
+    def never_began(self, lease: Lease) -> None:
+        """The message's task was about to begin, and what says so may be written; but it has not."""
+        self._unbegun.add(lease)
+
+    def _release(self, leases: Collection[Lease]) -> None:
+        unbegun = self._unbegun.intersection(leases)
+        if unbegun:
+            self._store.release(unbegun, though_started=True)
+        if others := [lease for lease in leases if lease not in unbegun]:
+            self._store.release(others)
+        self._unbegun -= unbegun
+        self._let_go(leases)
+
+    def _nack(self, lease: Lease) -> Outcome:
         outcome = self._store.nack(lease, max_reclaims=self._max_reclaims)
         self._let_go([lease])
         if outcome is Outcome.DEAD:
@@ -205,8 +220,9 @@ class LeaseKeeper:
 
     def bury(self, lease: Lease, reason: Reason) -> None:
         """Set aside as dead."""
-        if self._is_interrupted:
-            return self._defer(lambda: self.bury(lease, reason))
+        self._now_or_later(lambda: self._bury(lease, reason))
+
+    def _bury(self, lease: Lease, reason: Reason) -> None:
         self._store.bury(lease, reason)
         self._let_go([lease])
         if reason in (Reason.REJECTED, Reason.UNDECODABLE):
@@ -376,6 +392,19 @@ class LeaseKeeper:
         Celery cancels its consumers in such a handler. What waits for its own thread waits for ever.
         """
         return self._locked_by == threading.get_ident() or self._in_database()
+
+    def _now_or_later(self, do: Callable[[], T]) -> T | None:
+        """Do it, unless that cannot be just now: then our thread does, and goes on trying while the database is away.
+
+        Nobody else would: whoever gives a lease back does not remember it, and who closes a channel closes it once.
+        """
+        if not self._is_interrupted:
+            try:
+                return do()
+            except SQLQueueError as error:
+                logger.debug("that has to wait: %s", error)
+        self._defer(do)
+        return None
 
     def _defer(self, do: Callable[[], object]) -> None:
         self._deferred.append(do)

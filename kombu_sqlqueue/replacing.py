@@ -19,7 +19,7 @@ def install() -> None:
     done: what replaces it would be lost.
     """
     replace = Task.replace
-    if hasattr(replace, "__wrapped__"):
+    if getattr(replace, "is_apart", False):
         return
 
     @functools.wraps(replace)
@@ -27,4 +27,6 @@ def install() -> None:
         with apart():
             return replace(self, *args, **kwargs)
 
+    # Also on what others put around it: `wraps` copies it.
+    replace_apart.is_apart = True  # type: ignore[attr-defined]
     Task.replace = replace_apart

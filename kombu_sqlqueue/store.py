@@ -84,10 +84,11 @@ class MessageStore(Protocol):
     def start(self, leases: Collection[Lease]) -> set[Lease]:
         """Mark as started: never delivered again, yet leased until acked. Returns those still good."""
 
-    def release(self, leases: Collection[Lease]) -> set[Lease]:
+    def release(self, leases: Collection[Lease], *, though_started: bool = False) -> set[Lease]:
         """Give back unharmed: ready at once, and nothing is counted. Returns those still good.
 
-        Released messages come before those that never left. A started message is not given back.
+        Released messages come before those that never left. A started message is not given back, unless it is known
+        that its task has not begun though it was about to.
         """
 
     def nack(self, lease: Lease, *, max_reclaims: int) -> Outcome:

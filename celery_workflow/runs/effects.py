@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from celery.app.task import Context
 from celery.exceptions import TaskRevokedError
 from kombu.exceptions import OperationalError
 
-from kombu_sqlqueue.errors import MessageTooBigError, SQLQueueError
+from kombu_sqlqueue.errors import MessageTooBigError, SQLQueueError, StoreUnavailableError
 from kombu_sqlqueue.grouping import sent_together
 from kombu_sqlqueue.messages import Lease
 
@@ -77,6 +78,10 @@ class AppEffects:
             self._tell(tx, lambda: record(decision))
 
     def send(self, tx: Any, run: RunRecord, definition: Definition, sends: Sequence[Send]) -> Sequence[tuple[Send, Error]]:
+        with as_it_was():
+            return self._sent(tx, run, definition, sends)
+
+    def _sent(self, tx: Any, run: RunRecord, definition: Definition, sends: Sequence[Send]) -> Sequence[tuple[Send, Error]]:
         refused = []
         connection = self._producer and self._producer.connection
         with within(self._runtime.home, tx, connection), sent_together(self._runtime.app, ONCE):
@@ -128,7 +133,7 @@ class AppEffects:
     def _tell(self, tx: Any, tell: Callable[[], object]) -> None:
         """Now, if the result backend takes part in the transaction; otherwise after it."""
         if self._runtime.backend_is_here:
-            with self._runtime.home.database.joined(tx):
+            with as_it_was(), self._runtime.home.database.joined(tx):
                 tell()
         else:
             self._later.append(tell)
@@ -147,3 +152,15 @@ class AppEffects:
             backend.store_result(run.id, exception, states.FAILURE, traceback=error.traceback, request=request)
         else:
             backend.store_result(run.id, TaskRevokedError(run.reason or str(run.state)), states.REVOKED, request=request)
+
+
+@contextmanager
+def as_it_was() -> Iterator[None]:
+    """Raise what the database has said, and not what Kombu makes of it: the whole transaction is to be tried again."""
+    try:
+        yield
+    except (OperationalError, StoreUnavailableError) as error:
+        cause: BaseException = error
+        while isinstance(cause, OperationalError | StoreUnavailableError) and cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise cause from None

@@ -58,15 +58,16 @@ class Leases:
     def start(self, tx: Connection, leases: Collection[Lease], *, unhurried: bool) -> set[Lease]:
         return _still_good(self._start[unhurried](tx, self.parameters(leases)))
 
-    def release(self, tx: Connection, leases: Collection[Lease]) -> set[Lease]:
+    def release(self, tx: Connection, leases: Collection[Lease], *, though_started: bool = False) -> set[Lease]:
         m = self._message
-        held = locks_by_key(select(m.c.id).where(self.newest, m.c.lessee.is_not(None), m.c.started_at.is_(None)), m)
+        which = (self.newest, m.c.lessee.is_not(None), *(() if though_started else (m.c.started_at.is_(None),)))
+        held = locks_by_key(select(m.c.id).where(*which), m)
         rows = self._positions.place(
             tx,
             held,
             m.c.id,
             most=len(leases),
-            values={"lessee": None},
+            values={"lessee": None, "started_at": None},
             tells=[m.c.deliveries, m.c.queue],
             surely=self.newest,
             parameters=self.parameters(leases),

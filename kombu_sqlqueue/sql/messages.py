@@ -129,8 +129,10 @@ class SQLMessageStore:
         own = self._work.own
         return self._work.change(lambda tx: self._leases.start(tx, leases, unhurried=own)) if leases else set()
 
-    def release(self, leases: Collection[Lease]) -> set[Lease]:
-        return self._work.run(lambda tx: self._leases.release(tx, leases)) if leases else set()
+    def release(self, leases: Collection[Lease], *, though_started: bool = False) -> set[Lease]:
+        return (
+            self._work.run(lambda tx: self._leases.release(tx, leases, though_started=though_started)) if leases else set()
+        )
 
     def nack(self, lease: Lease, *, max_reclaims: int) -> Outcome:
         return self._work.run(lambda tx: self._dead.nack(tx, lease, max_reclaims=max_reclaims))

@@ -225,3 +225,14 @@ def test_without_strays_nothing_is_released(store: SQLMessageStore, lessee: int)
 
     assert store.release_strays(lessee, held=held) == 0
     assert store.counts() == [QueueCounts("q", leased=2)]
+
+
+def test_a_started_message_is_given_back_only_if_its_task_has_not_begun(store: SQLMessageStore, lessee: int):
+    send(store, "a")
+    lease = claim_one(store, lessee).lease
+    store.start([lease])
+
+    assert store.release([lease]) == set()
+    assert store.release([lease], though_started=True) == {lease}
+    again = claim_one(store, lessee).lease
+    assert store.release([again]) == {again}

@@ -28,6 +28,9 @@ def plan(database: Database, statement: str, parameters: Any) -> list[str]:
     """How the database goes about it, a line a step."""
     explain = "EXPLAIN QUERY PLAN" if database.dialect.name == "sqlite" else "EXPLAIN"
     with database.engine.connect() as connection:
+        if database.dialect.name == "postgresql" and isinstance(parameters, tuple):
+            cursor = database.dialect.cursor(connection.connection.driver_connection)
+            return [row[0].strip() for row in cursor.execute(f"{explain} {statement}", parameters)]
         rows = connection.exec_driver_sql(f"{explain} {statement}", parameters).all()
     if database.dialect.name == "mysql":
         return [f"{row.type} {row.table}" for row in rows if row.select_type != "INSERT"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -122,7 +122,7 @@ class CrashPoint:
         schema = site.database.schema
         kind = "CONSTRAINT TRIGGER" if at_commit else "TRIGGER"
         later = "DEFERRABLE INITIALLY DEFERRED" if at_commit else ""
-        self._lock = threading.get_ident() % 2**31
+        self._lock = random.getrandbits(31)
         self._holder = site.home.database.engine.connect()
         self._holder.exec_driver_sql(f"SELECT pg_advisory_lock({self._lock})")
         self._holder.commit()
