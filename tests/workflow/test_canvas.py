@@ -54,7 +54,7 @@ def by_celery(canvas: Any, *, timeout: float = 30) -> Any:
     return canvas.apply_async().get(timeout=timeout, interval=0.01)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(canvases)
 @pytest.mark.usefixtures("worker")
 def test_a_canvas_gives_what_celery_gives(canvas: Any):
@@ -63,7 +63,7 @@ def test_a_canvas_gives_what_celery_gives(canvas: Any):
     assert ours == by_celery(canvas)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(failing_canvases)
 @pytest.mark.usefixtures("worker")
 def test_a_canvas_fails_where_celery_says_it_failed(canvas: Any):
@@ -93,7 +93,7 @@ def test_soak_of_canvases(canvas: Any):
     assert ours == by_celery(canvas)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(canvases)
 def test_a_canvas_that_has_been_a_message_gives_the_same_graph(canvas: Any):
     direct = durable(canvas, app=app)
@@ -103,7 +103,7 @@ def test_a_canvas_that_has_been_a_message_gives_the_same_graph(canvas: Any):
     assert from_json(json.loads(json.dumps(to_json(direct)))) == direct
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(canvases, st.integers(0, 2**32), st.lists(st.sampled_from(CRASH_POINTS), max_size=6))
 def test_neither_order_nor_crashes_change_what_a_canvas_gives(canvas: Any, seed: int, crashes: list[str]):
     harness = WorkflowHarness(app, seed=seed)

@@ -29,7 +29,7 @@ def examples(number: int) -> Callable[[Any], Any]:
     return settings(max_examples=number * times, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@examples(60)
+@examples(40)
 @given(plans(fail_fast=False), SEEDS, SEEDS)
 def test_every_order_of_things_leads_to_the_states_that_the_rules_say(plan: Plan, one: int, other: int):
     first = Simulation(plan, one).to_the_end()
@@ -41,7 +41,7 @@ def test_every_order_of_things_leads_to_the_states_that_the_rules_say(plan: Plan
     assert second.run.results(["$run"]) == first.run.results(["$run"])
 
 
-@examples(60)
+@examples(40)
 @given(plans(failing=False), SEEDS)
 def test_mishaps_change_nothing_about_a_run_that_no_task_fails(plan: Plan, seed: int):
     quiet = Simulation(plan, seed, hostile=False).to_the_end()
@@ -53,7 +53,7 @@ def test_mishaps_change_nothing_about_a_run_that_no_task_fails(plan: Plan, seed:
     assert loud.run.run.state is quiet.run.run.state
 
 
-@examples(60)
+@examples(40)
 @given(plans(fail_fast=True), SEEDS)
 def test_a_run_that_stops_at_its_first_failure_leaves_nothing_open(plan: Plan, seed: int):
     simulation = Simulation(plan, seed).to_the_end()
@@ -65,7 +65,7 @@ def test_a_run_that_stops_at_its_first_failure_leaves_nothing_open(plan: Plan, s
     assert all(row.state.is_over for row in simulation.run.rows.values() if row.state is not StepState.PENDING)
 
 
-@examples(60)
+@examples(40)
 @given(plans(), SEEDS)
 def test_what_succeeded_is_undone_newest_first_if_the_run_fails(plan: Plan, seed: int):
     simulation = Simulation(plan, seed).to_the_end()
@@ -78,7 +78,7 @@ def test_what_succeeded_is_undone_newest_first_if_the_run_fails(plan: Plan, seed
     assert undone == ([] if simulation.run.run.state is RunState.SUCCEEDED else newest_first)
 
 
-@examples(60)
+@examples(40)
 @given(plans(), SEEDS, st.integers(0, 30))
 def test_a_cancel_at_any_moment_ends_the_run_and_its_children(plan: Plan, seed: int, moment: int):
     simulation = Simulation(plan, seed)
@@ -94,7 +94,7 @@ def test_a_cancel_at_any_moment_ends_the_run_and_its_children(plan: Plan, seed: 
     assert simulation.store.messages == {}
 
 
-@examples(60)
+@examples(40)
 @given(plans(compensated=False), SEEDS)
 def test_a_retry_after_the_bug_is_mended_ends_as_if_there_had_been_none(plan: Plan, seed: int):
     simulation = Simulation(plan, seed).to_the_end()
@@ -112,7 +112,7 @@ def test_a_retry_after_the_bug_is_mended_ends_as_if_there_had_been_none(plan: Pl
     assert all(plan.definition.by_name[name].on_unmet is Otherwise.FAIL for name in failed)
 
 
-@examples(60)
+@examples(40)
 @given(plans(), SEEDS, st.data())
 def test_a_rerun_of_any_scope_comes_to_an_end(plan: Plan, seed: int, data: st.DataObject):
     simulation = Simulation(plan, seed).to_the_end()
@@ -131,7 +131,7 @@ def test_a_rerun_of_any_scope_comes_to_an_end(plan: Plan, seed: int, data: st.Da
         assert simulation.run.run.epoch == epoch + 1
 
 
-@examples(60)
+@examples(40)
 @given(plans())
 def test_a_definition_survives_json_and_keeps_its_fingerprint(plan: Plan):
     again: Definition = from_json(to_json(plan.definition))

@@ -21,7 +21,7 @@ from .test_properties import SEEDS, examples
 from .twins import Twins
 
 
-@examples(25)
+@examples(8)
 @given(plan=plans(), seed=SEEDS)
 def test_both_stores_come_to_the_same(
     database: Database, tables: Tables, runs: SQLRunStore, clock: FakeClock, plan: Plan, seed: int
@@ -32,7 +32,7 @@ def test_both_stores_come_to_the_same(
         simulation.store.compare(run_id)
 
 
-@examples(15)
+@examples(6)
 @given(
     plan=plans(),
     seed=SEEDS,
