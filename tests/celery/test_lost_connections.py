@@ -171,7 +171,7 @@ def test_no_task_waits_for_long_while_the_line_that_listens_is_cut_again_and_aga
 def test_what_was_sent_while_the_server_came_and_went_runs_and_nothing_else(deployment: Deployment):
     """Whoever was told that it is not stored may say so to its user. (A crash may let a task begin twice: guarantees.md.)"""
     deployment.all_serve()
-    sent, unknown, refused = [], [], 0
+    sent, unknown = [], []
     restarts = threading.Thread(target=restart_thrice, args=(deployment.server,))
     restarts.start()
     number = 0
@@ -183,14 +183,13 @@ def test_what_was_sent_while_the_server_came_and_went_runs_and_nothing_else(depl
         except OutcomeUnknownError:
             unknown.append(f"sent {number}")
         except OperationalError:
-            refused += 1
+            # How many are refused, and how many wait and then succeed, is the machine's matter.
             time.sleep(0.02)
     eventually(lambda: set(deployment.site.marks()) >= set(sent))
 
     ran = [mark for mark in deployment.site.marks() if mark.startswith("sent ")]
     assert set(ran) <= {*sent, *unknown}
     assert sent
-    assert refused
 
 
 def restart_thrice(server: PostgresServer) -> None:
