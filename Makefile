@@ -24,7 +24,7 @@ demo: $(VENV)/demo.stamp ## Run a real worker on SQLite and watch what happens
 	@$(BIN)/python examples/demo
 
 test: $(VENV)/dev.stamp ## Run the tests on SQLite, on PostgreSQL and, where one answers, on MariaDB
-	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --max-worker-restart 0 $(PYTEST_ARGS)
 
 quick: $(VENV)/dev.stamp ## Run the tests that need no database server and no worker
 	@$(BIN)/python -m pytest tests/unit $(PYTEST_ARGS)
