@@ -88,11 +88,10 @@ class AppEffects:
             for send in sends:
                 try:
                     self._send(run, definition, send)
-                except (SQLQueueError, OperationalError) as error:
-                    if not isinstance(error, MessageTooBigError):
+                except Exception as error:
+                    if isinstance(error, SQLQueueError | OperationalError) and not isinstance(error, MessageTooBigError):
                         raise
-                    refused.append((send, error_of(error)))
-                except Exception as error:  # noqa: BLE001  whatever it is, it is that of the arguments or options
+                    # Whatever else it is, it is that of the arguments or options.
                     refused.append((send, error_of(error)))
         return refused
 

@@ -59,16 +59,18 @@ class Participating:
     def mark_as_done(
         self, task_id: str, result: Any, request: Any = None, store_result: bool = True, state: str = states.SUCCESS
     ) -> None:
-        plain = super().mark_as_done  # type: ignore[misc]
+        plain = functools.partial(
+            super().mark_as_done,  # type: ignore[misc]
+            *(task_id, result),
+            request=request,
+            store_result=store_result,
+            state=state,
+        )
         step = _step(task_id, request)
         if step is None:
-            plain(task_id, result, request=request, store_result=store_result, state=state)
-            return
-
-        def record() -> None:
-            plain(task_id, result, request=request, store_result=store_result, state=state)
-
-        install(self.app).succeeded(step, request, result, record)
+            plain()
+        else:
+            install(self.app).succeeded(step, request, result, plain)
 
     def mark_as_failure(
         self,
@@ -98,16 +100,18 @@ class Participating:
     def mark_as_revoked(
         self, task_id: str, reason: str = "", request: Any = None, store_result: bool = True, state: str = states.REVOKED
     ) -> None:
-        plain = super().mark_as_revoked  # type: ignore[misc]
+        plain = functools.partial(
+            super().mark_as_revoked,  # type: ignore[misc]
+            *(task_id, reason),
+            request=request,
+            store_result=store_result,
+            state=state,
+        )
         step = _step(task_id, request)
         if step is None:
-            plain(task_id, reason, request=request, store_result=store_result, state=state)
-            return
-
-        def record() -> None:
-            plain(task_id, reason, request=request, store_result=store_result, state=state)
-
-        install(self.app).revoked(step, request, reason, record)
+            plain()
+        else:
+            install(self.app).revoked(step, request, reason, plain)
 
     def mark_as_retry(
         self,
