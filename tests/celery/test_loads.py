@@ -26,7 +26,7 @@ for number in range(first, first + count):
     record.apply_async((str(number),), countdown=number % 2)
 """
 #: What databases say when writers got into each other's way, and it was not dealt with.
-LOCKED = re.compile(r"database is locked|[Dd]eadlock|[Ll]ock wait|\b1213\b|\b1205\b|could not serialize")
+LOCKED = re.compile(r"database is locked|[Dd]eadlock|[Ll]ock wait|\((1213|1205), |could not serialize")
 
 
 def rows(site: Site, *names: str) -> list[int]:

@@ -24,13 +24,15 @@ MakeSite = Callable[..., OutboxRunSite]
 
 @pytest.fixture
 def make_site(database_options: DatabaseOptions, tmp_path: Path) -> Iterator[MakeSite]:
-    """With a relay and a worker. What a worker of Redis loses comes back after 2 seconds."""
+    """With a relay. What a worker of Redis loses comes back after 2 seconds, also if it was killed while it looked for such."""
     made: list[OutboxRunSite] = []
 
     def make(**conf: Any) -> OutboxRunSite:
         site = OutboxRunSite(database_options, tmp_path, broker_url("redis"), **conf)
         made.append(site)
-        told = json.loads(site.environment["TEST_CONF"]) | {"broker_transport_options": {"visibility_timeout": 2}}
+        told = json.loads(site.environment["TEST_CONF"]) | {
+            "broker_transport_options": {"visibility_timeout": 2, "unacked_mutex_expire": 2}
+        }
         site.environment["TEST_CONF"] = json.dumps(told)
         site.relay()
         return site
