@@ -126,8 +126,13 @@ def work(engine: Engine, pool: str, concurrency: int, first: int) -> Values:
     return {}
 
 
+def watch(engine: Engine, port: int) -> Values:
+    engine.watch(port)
+    return {}
+
+
 ACTIONS: dict[str, Callable[..., Values]] = {
-    action.__name__: action for action in (prepare, warm, fill, publish, latency, delays, results, workflows, work)
+    action.__name__: action for action in (prepare, warm, fill, publish, latency, delays, results, workflows, work, watch)
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 
 import psutil
@@ -42,6 +42,10 @@ class Server:
 
     def settle(self, place: str) -> None:
         """Do now what it would otherwise do some time after much was written."""
+
+    def pinned(self, place: str) -> AbstractContextManager[None]:
+        """Meanwhile a transaction that sees the database as it is now stays open there."""
+        raise NotImplementedError
 
     def cpu(self) -> float | None:
         """Seconds of CPU so far; None for a server whose process is not ours to see."""
@@ -98,6 +102,15 @@ class PostgreSQL(SQLServer):
         engine = create_engine(make_url(place).set(drivername=self.driver), isolation_level="AUTOCOMMIT", poolclass=NullPool)
         with engine.connect() as connection:
             connection.exec_driver_sql("VACUUM ANALYZE")
+
+    @contextmanager
+    def pinned(self, place: str) -> Iterator[None]:
+        engine = create_engine(
+            make_url(place).set(drivername=self.driver), isolation_level="REPEATABLE READ", poolclass=NullPool
+        )
+        with engine.connect() as connection:
+            connection.exec_driver_sql("SELECT txid_current()")
+            yield
 
     def commands(self, place: str) -> float:
         """Statements where pg_stat_statements can tell, else transactions, of this database alone."""

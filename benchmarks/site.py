@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -83,6 +84,7 @@ class Site:
         self._directory = directory
         self._marks = setting.marks
         self._workers: list[Worker] = []
+        self._watchers: list[Worker] = []
 
     # -- processes ------------------------------------------------------------------------
 
@@ -106,12 +108,25 @@ class Site:
         return [self._told(action, process, timeout) for process in processes]
 
     def start_worker(self, pool: str = "prefork", concurrency: int = 2, *, first: int = 0) -> Worker:
-        log = self._directory / f"worker{len(self._workers)}.log"
         given = {"pool": pool, "concurrency": concurrency, "first": first}
-        with log.open("wb") as output:
-            worker = Worker(self._start("work", given, stdout=output, stderr=output, start_new_session=True), log)
+        worker = self._start_logged(f"worker{len(self._workers)}", "work", given)
         self._workers.append(worker)
         return worker
+
+    def start_flower(self) -> Worker:
+        """Flower beside the workers, when its page can be had."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        flower = self._start_logged("flower", "watch", {"port": port})
+        self._watchers.append(flower)
+        deadline = time.monotonic() + 60
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                return flower
+            if not flower.is_alive or time.monotonic() > deadline:
+                raise Failed(f"Flower did not start: {_end(flower.text)}")
+            time.sleep(0.1)
 
     def start_warm_worker(self, pool: str = "prefork", concurrency: int = 2) -> Worker:
         """One that has run tasks already, and has had time to become idle."""
@@ -122,9 +137,14 @@ class Site:
         return worker
 
     def close(self) -> None:
-        for worker in self._workers:
-            worker.kill()
+        for process in (*self._watchers, *self._workers):
+            process.kill()
         self._workers.clear()
+
+    def _start_logged(self, name: str, action: str, given: dict[str, Any]) -> Worker:
+        log = self._directory / f"{name}.log"
+        with log.open("wb") as output:
+            return Worker(self._start(action, given, stdout=output, stderr=output, start_new_session=True), log)
 
     def _start(self, action: str, given: dict[str, Any], **how: Any) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "benchmarks.child", action, json.dumps(given)]
@@ -180,6 +200,10 @@ class Site:
     def settle(self) -> None:
         if self._server:
             self._server.settle(self._place)
+
+    def pinned(self) -> contextlib.AbstractContextManager[None]:
+        """Meanwhile a transaction of somebody else is open, so that nothing deleted can be cleared away."""
+        return self._server.pinned(self._place) if self._server else contextlib.nullcontext()
 
     def commands(self) -> float | None:
         """What the server has been asked so far."""

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Protocol
@@ -144,6 +145,7 @@ class Notifier:
         self._open_waker = open_waker
         self._waited_as = waited_as
         self._subscriptions: set[Subscription] = set()
+        self._dropped: deque[Subscription] = deque()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._waker: Waker | None = None
@@ -172,6 +174,12 @@ class Notifier:
             if not self._subscriptions and self._waker is not None:
                 self._waker.interrupt()
 
+    def drop(self, subscription: Subscription) -> None:
+        """As `forget`, when the thread comes round: for whoever is being destroyed, in the midst of anything and in any
+        thread, so that it must not lock.
+        """
+        self._dropped.append(subscription)
+
     def _run(self) -> None:
         pid = os.getpid()
         waker = self._waker = self._open_waker()
@@ -184,6 +192,8 @@ class Notifier:
 
     def _ends(self) -> bool:
         with self._lock:
+            while self._dropped:
+                self._subscriptions.discard(self._dropped.popleft())
             if not self._subscriptions:
                 self._thread = None
                 self._waker = None

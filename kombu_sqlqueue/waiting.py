@@ -266,7 +266,7 @@ class Pace:
 
 def _forget(pid: int, notifier: Any, subscription: Subscription) -> None:
     if os.getpid() == pid:
-        notifier.forget(subscription)
+        notifier.drop(subscription)
 
 
 def _ids(result: Any) -> Iterator[str]:

@@ -59,6 +59,10 @@ class Engine:
         """Be a worker, until SIGTERM. `first` is for the broker that lives in the worker: send so many before."""
         raise NotImplementedError
 
+    def watch(self, port: int) -> None:
+        """Be Flower, until SIGTERM."""
+        raise NotImplementedError
+
     def close(self) -> None:
         pass
 

@@ -91,5 +91,8 @@ class CeleryEngine(Engine):
         name = f"{self.setting.queue}_{os.getpid()}@%h"
         app.worker_main(["worker", "-P", pool, "-c", str(concurrency), "-l", "WARNING", "-n", name])
 
+    def watch(self, port: int) -> None:
+        app.start(["flower", "--address=127.0.0.1", f"--port={port}"])
+
 
 ENGINE = CeleryEngine

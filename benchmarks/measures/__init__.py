@@ -21,7 +21,9 @@ MEASURES: dict[str, Measure] = {
         "eta",
         "eta-far",
         "idle",
+        "flower",
         "contention",
         "backlog",
+        "pinned",
     )
 }

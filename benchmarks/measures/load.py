@@ -20,6 +20,7 @@ COSTS = [
     Metric("main_us", "worker's main process", "µs CPU/task", charted=True),
     Metric("children_us", "its children", "µs CPU/task"),
     Metric("server_us", "server", "µs CPU/task"),
+    Metric("main_mb", "memory of the main process", "MB"),
 ]
 
 
@@ -44,11 +45,11 @@ def consume_threads(peer: Peer, plan: Plan) -> Values:
 def _consume(peer: Peer, plan: Plan, pool: str) -> Values:
     with peer.visit() as site:
         if peer.in_process:
-            site.start_worker(pool, first=plan.n)
+            worker = site.start_worker(pool, first=plan.n)
         else:
             site.do("publish", n=plan.n, mode="one")
-            site.start_worker(pool)
-        return consumed(site, plan.n, plan.window)
+            worker = site.start_worker(pool)
+        return {**consumed(site, plan.n, plan.window), "main_mb": worker.memory()}
 
 
 def consumed(site: Site, n: int, window: float) -> Values:
@@ -118,6 +119,56 @@ def backlog(peer: Peer, plan: Plan) -> Values:
             site.wait(waiting, plan.window)
             values[f"{name}_rate"] = _between(site, before, site.snapshot()).get("rate", 0.0)
     return values
+
+
+@measure(
+    "pinned",
+    "Vacuum held back: consume while a transaction elsewhere stays open",
+    [
+        Metric("first_rate", "the first tenth", "tasks/s", more=True, charted=True),
+        Metric("last_rate", "the last tenth", "tasks/s", more=True, charted=True),
+    ],
+    peers=["postgresql", "sqla-postgresql", "procrastinate", "pgqueuer"],
+    n=200_000,
+    quick=1000,
+    window=300,
+)
+def pinned(peer: Peer, plan: Plan) -> Values:
+    """All that a worker does meanwhile leaves dead rows behind. What the window is too short for is not counted."""
+    with peer.visit() as site:
+        site.do("fill", n=plan.n)
+        site.settle()
+        with site.pinned():
+            site.start_worker()
+            done = site.wait(plan.n, plan.window)
+        marks = site.marks()
+    tenth = done // 10
+    # The worker starts during the first.
+    return {"first_rate": _rate(marks[tenth // 2 : tenth + tenth // 2]), "last_rate": _rate(marks[done - tenth : done])}
+
+
+@measure(
+    "flower",
+    "Flower: consume while it watches every task",
+    [
+        Metric("rate", "nobody watches", "tasks/s", more=True, charted=True),
+        Metric("watched_rate", "Flower watches", "tasks/s", more=True, charted=True),
+        Metric("kept", "of the rate", "%", more=True),
+    ],
+    peers=["redis", "rabbitmq", "postgresql", "mariadb", "sqlite"],
+    n=5000,
+    quick=100,
+)
+def flower(peer: Peer, plan: Plan) -> Values:
+    rates = {}
+    for watched in (False, True):
+        with peer.visit(worker_send_task_events=watched) as site:
+            site.do("publish", n=plan.n, mode="one")
+            if watched:
+                site.start_flower()
+            site.start_worker()
+            rates[watched] = consumed(site, plan.n, plan.window).get("rate", 0.0)
+    return {"rate": rates[False], "watched_rate": rates[True], "kept": 100 * rates[True] / rates[False]}
 
 
 @measure(

@@ -18,6 +18,8 @@ _COLOURS = {
     "running": "#bbdefb",
     "sent": "#bbdefb",
 }
+_IN_MERMAID = str.maketrans({"#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "&": "#amp;", "\n": "<br/>"})
+_IN_DOT = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 def mermaid(definition: Definition, states: Mapping[str, StepState] | None = None) -> str:
@@ -67,9 +69,8 @@ def _remark(step: Step) -> str:
 
 
 def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    return f'"{text.translate(_IN_DOT)}"'
 
 
 def _escaped(text: str) -> str:
-    return text.replace('"', "#quot;")
+    return text.translate(_IN_MERMAID)

@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Hashable
 from contextvars import ContextVar
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any, cast
 
 from celery import Celery, current_task, signals, states
@@ -167,7 +167,7 @@ def _listen_to_retries(app: Celery) -> None:
         install(app).retried(
             step,
             request,
-            seconds=_seconds(options, rest),
+            seconds=_seconds(options, rest, app.timezone),
             retries=options["retries"],
             args=args or (),
             kwargs=kwargs or {},
@@ -241,11 +241,12 @@ def _current_request() -> Any:
     return current_task.request if current_task else None
 
 
-def _seconds(options: dict[str, Any], rest: tuple[Any, ...]) -> float:
+def _seconds(options: dict[str, Any], rest: tuple[Any, ...], zone: tzinfo) -> float:
+    """In how many seconds the task is to run again; a moment that names no zone is in the app's, as for Celery."""
     countdown, eta = options.get("countdown"), options.get("eta")
     countdown = rest[0] if rest else countdown
     if eta is None:
         return max(0.0, float(countdown or 0))
     moment = eta if isinstance(eta, datetime) else datetime.fromisoformat(eta)
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=zone)
     return max(0.0, (moment - datetime.now(UTC)).total_seconds())

@@ -7,6 +7,8 @@ import time
 from datetime import timedelta
 from typing import Any
 
+from kombu_sqlqueue.errors import ConfigurationError
+
 from .reconciling import Reconciler
 from .runtime import Runtime
 
@@ -25,11 +27,12 @@ RETENTION = timedelta(days=30)
 
 
 class Keeping:
-    """The chores of one worker."""
+    """The chores of one worker. Raises ConfigurationError for a setting that cannot be."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._reconciler = Reconciler(runtime)
+        self._kept_for = retention_of(runtime.app.conf)
         # Not at the start: what a crash has left is somebody's whose lease has not ended yet.
         self._reconcile_at = time.monotonic() + RECONCILE_EVERY
         self._prune_at = time.monotonic() + PRUNE_EVERY
@@ -45,12 +48,17 @@ class Keeping:
             self._reconciler.run(quiet_for=QUIET_FOR)
         if time.monotonic() >= self._prune_at:
             self._prune_at = time.monotonic() + PRUNE_EVERY
-            kept_for = retention_of(self._runtime.app.conf)
-            if kept_for is not None:
-                self._runtime.store.prune(older_than=kept_for, limit=PRUNE_BATCH)
+            if self._kept_for is not None:
+                self._runtime.store.prune(older_than=self._kept_for, limit=PRUNE_BATCH)
 
 
 def retention_of(conf: Any) -> timedelta | None:
-    """The setting: a timedelta, or seconds, or None for ever."""
+    """The setting: a timedelta, or seconds, or None for ever. Raises ConfigurationError for anything else."""
     given = conf.get("workflow_retention", RETENTION)
-    return timedelta(seconds=given) if isinstance(given, int | float) else given
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        given = timedelta(seconds=given)
+    if given is not None and (not isinstance(given, timedelta) or given < timedelta(0)):
+        raise ConfigurationError(
+            f"workflow_retention is {given!r}, but must be a number of seconds, a timedelta, or None to keep runs for ever"
+        )
+    return given

@@ -59,6 +59,10 @@ class Options:
         for name, given in ("id", self.id), ("concurrency_key", self.concurrency_key):
             if given == "":
                 raise ValueError(f"{name} is empty: leave it out, or say which")
+        if self.priority is not None and (not isinstance(self.priority, int) or isinstance(self.priority, bool)):
+            raise ValueError(f"priority is {self.priority!r}, but must be a whole number, as for apply_async")
+        if self.labels is not None and not isinstance(self.labels, Mapping):
+            raise ValueError(f"labels are {self.labels!r}, but must be a mapping of names to values")
         if self.eta is not None and self.countdown is not None:
             raise ValueError("a start has an eta or a countdown, not both")
         if self.eta is not None and self.eta.tzinfo is None:

@@ -30,6 +30,7 @@ from kombu_sqlqueue.options import DatabaseOptions, normalise
 from kombu_sqlqueue.process import process_for
 
 from ..databases import migrate, wipe
+from .workers import eventually
 
 MakeBackend = Callable[..., SQLBackend]
 
@@ -439,6 +440,24 @@ def test_nothing_is_remembered_of_results_that_nobody_holds(backend: SQLBackend)
 
     assert not backend.result_consumer._wanted
     assert not backend._pending_messages
+
+
+@pytest.mark.timeout(60)
+def test_who_is_destroyed_while_others_are_told_holds_nobody_up(backend: SQLBackend):
+    """A garbage collection comes in the midst of anything, and so while a thread holds our locks."""
+    notifier = backend.process.notifier
+    other = backend.app._get_backend()
+    before = set(notifier._subscriptions)
+    with pytest.raises(CeleryTimeoutError):
+        result_of(other, "never").get(timeout=0.1)
+    [gone] = set(notifier._subscriptions) - before
+    with notifier._lock:
+        other.result_consumer._watch = None
+        gc.collect()
+
+    with soon(lambda: backend.mark_as_done("t", 1)):
+        assert result_of(backend, "t").get(timeout=10) == 1
+    eventually(lambda: gone not in notifier._subscriptions, 30)
 
 
 def test_many_results_are_fetched_one_by_one_as_they_end(backend: SQLBackend):

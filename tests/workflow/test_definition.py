@@ -242,6 +242,14 @@ def test_a_workflow_is_drawn_as_dot():
     assert text.endswith("}")
 
 
+def test_what_a_name_has_in_it_does_not_break_the_picture():
+    w = Builder("w")
+    w.step(act.s(1), name="a <b>\n#1 & \\")
+
+    assert drawing.mermaid(w.definition()).splitlines()[1:] == ['    n0["a #lt;b#gt;<br/>#35;1 #amp; \\"]']
+    assert drawing.dot(w.definition()).splitlines()[1] == ('    "a <b>\\n#1 & \\\\" [shape=box, label="a <b>\\n#1 & \\\\"];')
+
+
 def test_the_result_is_that_of_the_steps_no_other_needs():
     w = Builder("w")
     a = w.step(mark.s(1), name="a")

@@ -13,9 +13,11 @@ from sqlalchemy.orm import sessionmaker
 from celery_workflow import DuplicateRunError, NotInStepError, Permanent, Snooze, Workflows, current, durable, workflow
 from celery_workflow.building.builder import Builder
 from celery_workflow.runs.identity import HEADER, OWNER
+from celery_workflow.runs.keeping import retention_of
 from celery_workflow.runs.workflows import Workflow
 from celery_workflow.signals import step_succeeded, workflow_finished
 from celery_workflow.testing import HarnessRun, WorkflowHarness
+from kombu_sqlqueue.errors import ConfigurationError
 
 from .tasks import Planned, act, add, app, double, mark, told
 
@@ -257,6 +259,27 @@ def test_celerys_own_retries_mean_what_they_mean_on_a_worker(
     assert harness.now - before == timedelta(seconds={"snooze": 60, "planned": 5, "permanent": 0}[what])
 
 
+@app.task(name="test.later_here", bind=True)
+def later_here(self: Any) -> str:
+    """Names no zone, so the moment is in the app's, as everywhere in Celery."""
+    if not self.request.retries:
+        self.retry(eta=(datetime.now(UTC) + timedelta(seconds=30)).astimezone(app.timezone).replace(tzinfo=None))
+    return "done"
+
+
+def test_a_moment_without_a_zone_is_in_the_apps(harness: WorkflowHarness, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(app.conf, "timezone", "Asia/Tokyo")
+    monkeypatch.delitem(app.__dict__, "timezone", raising=False)
+    before = harness.now
+    try:
+        run = finished(harness, later_here.s())
+    finally:
+        app.__dict__.pop("timezone", None)
+
+    assert run.result() == "done"
+    assert timedelta(seconds=25) < harness.now - before <= timedelta(seconds=30)
+
+
 @app.task(name="test.give_back", bind=True)
 def give_back(self: Any) -> None:
     self.retry(countdown=5, throw=False)
@@ -321,6 +344,45 @@ def test_the_task_of_a_workflow_that_a_step_sends_is_kept_as_any_other(harness: 
 
     assert [sent.task for sent in harness.sent] == ["test.saying"]
     assert len(harness.store.runs) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"on_conflict": "ignore"}, "on_conflict is 'ignore'"),
+        ({"id": ""}, "id is empty"),
+        ({"concurrency_key": ""}, "concurrency_key is empty"),
+        ({"priority": "high"}, "priority is 'high'"),
+        ({"priority": True}, "priority is True"),
+        ({"labels": "by"}, "labels are 'by'"),
+        ({"eta": datetime(2026, 1, 3)}, "an aware datetime"),
+        ({"eta": datetime(2026, 1, 3, tzinfo=UTC), "countdown": 3}, "not both"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_before_anything_starts(options: dict[str, Any], said: str):
+    with pytest.raises(ValueError, match=said):
+        saying.options(**options)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept_for"),
+    [
+        (3600, timedelta(hours=1)),
+        (0, timedelta(0)),
+        (timedelta(days=1), timedelta(days=1)),
+        (None, None),
+        ("30d", "workflow_retention is '30d'"),
+        (True, "workflow_retention is True"),
+        (-1, "workflow_retention is"),
+    ],
+)
+def test_how_long_runs_are_kept_is_a_number_of_seconds_a_timedelta_or_for_ever(given: Any, kept_for: Any):
+    conf = {"workflow_retention": given}
+    if isinstance(kept_for, str):
+        with pytest.raises(ConfigurationError, match=kept_for):
+            retention_of(conf)
+    else:
+        assert retention_of(conf) == kept_for
 
 
 def test_a_start_with_options_is_what_it_is_elsewhere(harness: WorkflowHarness):
