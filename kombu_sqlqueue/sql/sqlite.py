@@ -268,6 +268,7 @@ class _Connection(sqlite3.Connection):
     def _persist(self, statement: str) -> None:
         """Execute it, again and again while someone else has the file locked."""
         began = time.monotonic()
+        own_since: float | None = None
         while True:
             try:
                 self.execute(statement)
@@ -275,10 +276,12 @@ class _Connection(sqlite3.Connection):
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & PLAIN != sqlite3.SQLITE_BUSY:
                     raise
-                waited = time.monotonic() - began
-                if waited > LOCK_TIMEOUT:
+                now = time.monotonic()
+                if now - began > LOCK_TIMEOUT:
                     raise self._locked() from error
-                if waited > SUSPICIOUS_AFTER and _sending.get() and is_own_lock(self.path):
+                # Another engine of this process may have it for a moment: that is seen at one look, but not at all.
+                own_since = (own_since or now) if _sending.get() and is_own_lock(self.path) else None
+                if own_since is not None and now - own_since > SUSPICIOUS_AFTER:
                     raise self._locked_by_itself() from error
             # Nobody queues for this lock: tries at random moments share it least unfairly.
             time.sleep(random.uniform(*LOCK_PAUSE))

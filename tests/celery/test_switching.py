@@ -157,8 +157,10 @@ def restore_unacked(old: OldBroker) -> None:
     if not old.url.startswith("redis"):
         return
     with Connection(old.url, transport_options={"visibility_timeout": 0}) as connection:
-        qos = connection.default_channel.qos
-        qos.restore_visible(num=10_000)
+        channel = connection.default_channel
+        # It may have been killed while it looked for such itself, and what it locked for that stays locked for minutes.
+        channel.client.delete(channel.unacked_mutex_key)
+        channel.qos.restore_visible(num=10_000)
 
 
 def test_priorities_of_redis_are_taken_over_with_the_apps_options(old: OldBroker, make_site: Callable[..., Site]):
