@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +32,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         usual = getattr(metafunc.module, "DATABASES", list(DATABASES))
         names = metafunc.config.getoption("--database") or usual
         metafunc.parametrize("database_name", names, scope="session")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: Any) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what the processes of a test that failed said last."""
+    report = yield
+    if report.failed:
+        for directory in _directories(item):
+            for log in sorted(directory.glob("*.log")):
+                report.sections.append((f"end of {log.name}", "\n".join(log.read_text(errors="replace").splitlines()[-40:])))
+    return report
+
+
+def _directories(item: Any) -> set[Path]:
+    used = getattr(item, "funcargs", {}).values()
+    return {each for value in used if isinstance(each := getattr(value, "directory", value), Path)}
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -17,6 +17,8 @@ __all__ = ["app"]
 def end(self: Task, how: str) -> None:
     mark(f"{how}: {self.name}")
     if how == "kill":
+        # Should its process die before Celery's pool has heard that the task began, the pool gives it to another.
+        time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "memory":
         raise MemoryError
