@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, select
+from sqlalchemy import Connection, Select, bindparam, select
 
 from kombu_sqlqueue.sql.database import Database
 from kombu_sqlqueue.sql.direct import Direct
@@ -142,7 +142,7 @@ class LockedRun:
 
     def signals(self, name: str) -> Sequence[SignalRecord]:
         rows = self._asked(self._reads.open_signals, {"of_name": name})
-        return [signal_of(_fields(row), self._reads.values) for row in rows]
+        return [signal_of(row._asdict(), self._reads.values) for row in rows]
 
     def has_signal(self, signal_id: str) -> bool:
         return bool(self._asked(self._reads.signal, {"of_id": signal_id}))
@@ -182,7 +182,7 @@ class LockedRun:
         return self._keep(self._asked(read, {"of_name": name, "inserted": inserted, **parameters})) if inserted else []
 
     def _keep(self, rows: Sequence[Any]) -> list[StepRecord]:
-        found = [step_of(_fields(row), self._reads.values) for row in rows]
+        found = [step_of(row._asdict(), self._reads.values) for row in rows]
         self._rows.update({record.key: record for record in found})
         return found
 
@@ -206,11 +206,6 @@ class LockedRun:
             record = self._rows.get(Key(name))
             if self._remembers and record is not None and record.state.is_over:
                 self._reads.remembered.put((self.number, self.run.epoch, name), (value,), sizes[name])
-
-
-def _fields(row: Any) -> Mapping[Any, Any]:
-    """The columns of a row, of SQLAlchemy or of `Direct`."""
-    return row._mapping if isinstance(row, Row) else row._asdict()
 
 
 class _Read:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, literal_column, select
 
 from kombu_sqlqueue.sql.database import Database
+from kombu_sqlqueue.sql.direct import Direct
 
 from ..engine.journal import Entry
 from ..engine.records import Key, SignalRecord, StepRecord
@@ -44,6 +45,8 @@ class RunReader:
         self._id = run.id == bindparam("of_id")
         told = [run[name] for name in (*RUN_COLUMNS, "number", "definition", "inputs", "labels", "tenant", "priority")]
         self._run = select(*told).where(self._id)
+        self._get = Direct(database, self._run)
+        self._ending = Direct(database, select(run.result).where(self._id))
         columns = [step[name] for name in STEP_COLUMNS]
         self._rows = select(*columns)
         # A run without such rows has one row that is all NULL.
@@ -57,11 +60,20 @@ class RunReader:
     # -- one run ------------------------------------------------------------------------------
 
     def get(self, run_id: str) -> StoredRun:
-        return self._look(lambda tx: self._get(tx, run_id))
+        def read(tx: Connection) -> StoredRun:
+            rows = self._get(tx, {"of_id": run_id})
+            return self._stored(tx, run_id, rows[0]._asdict() if rows else None)
+
+        return self._look(read)
 
     def result(self, run_id: str, key: Key) -> Any:
         if key.index is not None:
             return self._look(lambda tx: self._item_result(tx, run_id, key))
+        if key.name == RUN:
+            rows = self._look(lambda tx: self._ending(tx, {"of_id": run_id}))
+            if not rows:
+                raise _unknown(run_id)
+            return self._values.loads_given(rows[0].result)
         return self.results(run_id, [key.name]).get(key.name)
 
     def results(self, run_id: str, names: Collection[str]) -> Mapping[str, Any]:
@@ -145,9 +157,6 @@ class RunReader:
     def _number(self, run_id: str) -> Any:
         run = self._tables.run.c
         return select(run.number).where(run.id == run_id).scalar_subquery()
-
-    def _get(self, tx: Connection, run_id: str) -> StoredRun:
-        return self._stored(tx, run_id, tx.execute(self._run, {"of_id": run_id}).mappings().first())
 
     def _stored(self, tx: Connection, run_id: str, row: Mapping[Any, Any] | None) -> StoredRun:
         if row is None:

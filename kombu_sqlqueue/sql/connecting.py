@@ -44,6 +44,14 @@ class Connector:
 
     def connect(self, driver: Driver, record: object, arguments: list[Any], parameters: dict[str, Any]) -> Any:
         """Handles SQLAlchemy's event ``do_connect``."""
+        from psycopg.types.array import ListBinaryDumper
+
+        connection = self._connected(driver, arguments, parameters)
+        # As text each quote in an element is looked for and escaped, and an envelope is full of them.
+        connection.adapters.register_dumper(list, ListBinaryDumper)
+        return connection
+
+    def _connected(self, driver: Driver, arguments: list[Any], parameters: dict[str, Any]) -> Any:
         parameters.update({**self._prepares, **login(self._options)})
         given = parameters.get("options", "")
         if self._settings:

@@ -11,7 +11,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
-    Executable,
     Integer,
     Table,
     Text,
@@ -125,14 +124,14 @@ class SQLResultStore:
         if not task_ids:
             return []
         ids = self._database.dialect.packed("ids", 1, [(task_id,) for task_id in task_ids])
-        rows = self._one(lambda tx: tx.execute(self._fetch[final], ids).all())
-        return [Result(*row) for row in rows]
+        return [Result(*row) for row in self._one(lambda tx: self._fetch[final](tx, ids))]
 
     @cached_property
-    def _fetch(self) -> dict[bool, Executable]:
+    def _fetch(self) -> dict[bool, Direct]:
         r = self._result.c
         known = select(r.task_id, r.state, r.meta, r.updated_at).where(self._database.dialect.given(r.task_id, "ids"))
-        return {False: known, True: known.where(r.state.in_(FINAL))}
+        ended = known.where(or_(*(r.state == final for final in sorted(FINAL))))
+        return {False: Direct(self._database, known), True: Direct(self._database, ended)}
 
     def forget(self, task_id: str) -> None:
         self._one(lambda tx: tx.execute(delete(self._result).where(self._result.c.task_id == task_id)))

@@ -21,7 +21,7 @@ from celery.app.task import Context
 from celery.exceptions import TimeoutError as CeleryTimeoutError
 from celery.result import AsyncResult, GroupResult
 from kombu.exceptions import ContentDisallowed, DecodeError, OperationalError
-from sqlalchemy import event, select, update
+from sqlalchemy import select, update
 from sqlalchemy.engine import make_url
 
 from kombu_sqlqueue.backend import SQLBackend
@@ -30,6 +30,7 @@ from kombu_sqlqueue.options import DatabaseOptions, normalise
 from kombu_sqlqueue.process import process_for
 
 from ..databases import migrate, wipe
+from ..statements import watching
 from .workers import eventually
 
 MakeBackend = Callable[..., SQLBackend]
@@ -76,22 +77,6 @@ def soon(work: Callable[[], object], *, after: float = 0.1) -> Iterator[None]:
         yield
     finally:
         thread.join()
-
-
-@contextmanager
-def statements(backend: SQLBackend) -> Iterator[list[str]]:
-    """The statements that are executed inside."""
-    seen: list[str] = []
-    engine = backend.process.database.engine
-
-    def listen(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        seen.append(statement)
-
-    event.listen(engine, "before_cursor_execute", listen)
-    try:
-        yield seen
-    finally:
-        event.remove(engine, "before_cursor_execute", listen)
 
 
 # -- making one ---------------------------------------------------------------------------
@@ -390,10 +375,10 @@ def test_one_query_serves_all_that_is_waited_for(backend: SQLBackend):
             for i in range(150, 200):
                 backend.mark_as_done(f"t{i}", i)
 
-    with soon(rest), statements(backend) as seen:
+    with soon(rest), watching(backend.process.database) as seen:
         assert group.get(timeout=60) == list(range(200))
     # It looks again until the rest is there, however long that takes.
-    selects = [each for each in seen if each.startswith("SELECT") and "meta" in each]
+    selects = [each for each, _ in seen if each.startswith("SELECT") and "meta" in each]
     assert len(selects) < 50
 
 
@@ -410,10 +395,10 @@ def test_a_failed_member_fails_the_group(backend: SQLBackend):
 
 def test_waiting_does_not_spin(backend: SQLBackend):
     """Seconds of waiting cost a few looks."""
-    with statements(backend) as seen, pytest.raises(CeleryTimeoutError):
+    with watching(backend.process.database) as seen, pytest.raises(CeleryTimeoutError):
         result_of(backend, "never").get(timeout=3)
 
-    assert 5 < len([each for each in seen if "_result" in each]) < 30
+    assert 5 < len([each for each, _ in seen if "_result" in each]) < 30
 
 
 def test_progress_reaches_who_listens(backend: SQLBackend):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from celery import Celery, chain, chord, group
 from kombu.exceptions import EncodeError, OperationalError
-from sqlalchemy import event
+from sqlalchemy import event, select
 
 from kombu_sqlqueue import bulk_publish
 from kombu_sqlqueue.options import DatabaseOptions
@@ -18,6 +21,13 @@ from kombu_sqlqueue.process import process_for
 
 from ..databases import migrate
 from .workers import Site, eventually
+
+#: Queues besides the app's own.
+OTHERS = ("by_name", "by_option", "of_all", "of_1", "of_2")
+
+
+def do_nothing(*args: Any, **kwargs: Any) -> None:
+    """The body of any task here."""
 
 
 @pytest.fixture
@@ -32,7 +42,8 @@ def app(database_options: DatabaseOptions) -> Iterator[Celery]:
     messages = process_for(database_options).messages
     messages.purge("bulk")
     yield app
-    messages.purge("bulk")
+    for queue in ("bulk", *OTHERS):
+        messages.purge(queue)
     app.close()
     process_for(database_options).close()
 
@@ -145,3 +156,65 @@ def test_workers_run_all_of_a_bulk(site: Site):
     eventually(lambda: len(site.marks()) == 120)
     assert sorted(site.marks()) == sorted(f"bulk {i}" for i in range(120))
     eventually(lambda: site.waiting() == 0)
+
+
+def rows_of(database_options: DatabaseOptions) -> list[Any]:
+    """All messages, in the order in which they were stored."""
+    database = process_for(database_options).database
+    m = database.tables.message
+    return database.statement(lambda tx: tx.execute(select(m).order_by(m.c.id)).all())
+
+
+def queues_of(database_options: DatabaseOptions) -> Counter[str]:
+    return Counter(row.queue for row in rows_of(database_options))
+
+
+def told(row: Any) -> dict[str, Any]:
+    """All that a message says but for the moments at which it was sent."""
+    envelope = json.loads(row.envelope)
+    for name in ("eta", "expires"):
+        assert envelope["headers"].pop(name)
+    return {"envelope": envelope, "body": row.body, "priority": row.priority, "task": row.task, "task_id": row.task_id}
+
+
+def route(app: Celery, routes: Any) -> None:
+    """As if these routes had been there from the start."""
+    app.conf.task_routes = routes
+    app.amqp.flush_routes()
+    app.amqp.router = app.amqp.Router()
+
+
+def test_each_task_of_a_bulk_goes_where_it_would_go_alone(app: Celery, database_options: DatabaseOptions):
+    """By its name, its own options, those of the bulk, or what a router makes of its arguments; queues are declared once."""
+
+    def by_argument(name: str, args: Any, kwargs: Any, options: Any, task: Any = None, **_: Any) -> Any:
+        return {"queue": f"of_{args[0]}"} if name == "routed" else None
+
+    for name in ("plain", "special", "routed"):
+        app.task(name=name)(do_nothing)
+    route(app, {"special": {"queue": "by_name"}})
+    sigs = [app.signature(name, (n,)) for n in range(2) for name in ("plain", "special", "plain")]
+    bulk_publish([*sigs, app.signature("plain", (2,), options={"queue": "by_option", "priority": 3})])
+    assert queues_of(database_options) == Counter({"bulk": 4, "by_name": 2, "by_option": 1})
+
+    bulk_publish(sigs, queue="of_all")
+    assert queues_of(database_options)["of_all"] == 6
+
+    route(app, [by_argument])
+    bulk_publish([app.signature("routed", (n,)) for n in (1, 2, 1)])
+    assert {name: many for name, many in queues_of(database_options).items() if name.startswith("of_")} == {
+        "of_all": 6,
+        "of_1": 2,
+        "of_2": 1,
+    }
+
+
+def test_a_message_of_a_bulk_is_what_it_would_be_alone(app: Celery, database_options: DatabaseOptions):
+    app.task(name="plain", time_limit=5, priority=2)(do_nothing)
+    given = {"countdown": 60, "expires": 90, "headers": {"tenant": "a"}, "ignore_result": True, "shadow": "other"}
+    signature = app.signature("plain", (1, "a"), {"b": [2]}, options=given)
+    signature.apply_async(task_id="same", priority=7)
+    bulk_publish([signature.clone(), signature.clone()], task_id="same", priority=7)
+
+    alone, *bulk = [told(each) for each in rows_of(database_options)]
+    assert bulk == [alone, alone]
