@@ -81,14 +81,16 @@ def dead(app: Any, *, queue: str | None, limit: int, as_json: bool) -> None:
 
 
 def redrive(app: Any, *, ids: Sequence[int], queue: str | None) -> None:
-    """Make dead messages ready again and print how many."""
+    """Make dead messages ready again and print how many, and of which somebody else has to say that."""
     database = _broker(app)
-    store = SQLMessageStore(database)
+    store, admin = SQLMessageStore(database), SQLAdmin(database)
     if queue is None:
         redriven = store.redrive(ids)
     else:
-        redriven = sum(iter(lambda: store.redrive(SQLAdmin(database).dead_ids(queue, limit=REDRIVE_BATCH)), 0))
+        redriven = sum(iter(lambda: store.redrive(admin.dead_ids(queue, limit=REDRIVE_BATCH)), 0))
     click.echo(f"{redriven} messages are ready again")
+    for owner in sorted(admin.owners_told(ids=ids, queue=queue)):
+        click.echo(f"left alone: what is of run {owner}, which knows of its end: celery workflow retry {owner}", err=True)
 
 
 def relay(app: Any, *, once: bool, batch: int | None, loglevel: str) -> bool:
@@ -191,6 +193,7 @@ def _dead_row(message: DeadMessage) -> dict[str, object]:
         "deliveries": message.delivery,
         "reclaims": message.reclaims,
         "holders": ", ".join(message.holders),
+        "owner": message.owner,
     }
 
 

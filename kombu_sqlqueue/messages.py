@@ -103,7 +103,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeadMessage:
-    """A message set aside after its last delivery. `holders` names who lost it, oldest first."""
+    """A message set aside after its last delivery. `holders` names who lost it, oldest first; `owner` what it is a part of."""
 
     id: int
     delivery: int
@@ -117,6 +117,7 @@ class DeadMessage:
     reclaims: int
     holders: tuple[str, ...]
     died_at: int
+    owner: str | None
 
 
 @dataclass(frozen=True, slots=True)

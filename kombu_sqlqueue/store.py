@@ -139,7 +139,10 @@ class MessageStore(Protocol):
         """The failures of these dead messages are recorded; never ask again."""
 
     def redrive(self, ids: Collection[int]) -> int:
-        """Make dead messages ready again, their reclaims forgotten; the answer is how many."""
+        """Make dead messages ready again, their reclaims forgotten; the answer is how many.
+
+        Not those whose owner has been told of their end: nothing that became of them would count.
+        """
 
     def unpark(self, tasks: Collection[str], *, limit: int) -> int:
         """Make up to `limit` messages that are parked as `UNKNOWN_TASK` ready again: these tasks are known."""

@@ -70,7 +70,8 @@ class AppEffects:
 
     def settle(self, tx: Any) -> bool:
         self._later.clear()  # If the transaction is repeated.
-        return self._lease is None or self._runtime.messages.within(tx).settle(self._lease)
+        with as_it_was():
+            return self._lease is None or self._runtime.messages.within(tx).settle(self._lease)
 
     def decided(self, tx: Any, decision: Decision) -> None:
         if self._record is not None:
@@ -96,7 +97,8 @@ class AppEffects:
         return refused
 
     def take_back(self, tx: Any, run: RunRecord, task_ids: Collection[str], *, terminate: bool) -> Collection[str]:
-        gone = self._runtime.messages.within(tx).withdraw(run.id, task_ids) if self._runtime.home.is_broker else set()
+        with as_it_was():
+            gone = self._runtime.messages.within(tx).withdraw(run.id, task_ids) if self._runtime.home.is_broker else set()
         left = sorted(set(task_ids) - gone)
         if left:
             self._later.append(lambda: self._runtime.app.control.revoke(left, terminate=terminate))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from sqlalchemy import func, select
+from collections.abc import Collection
+
+from sqlalchemy import func, not_, select
 
 from ..messages import DeadMessage
 from .database import Database
-from .dead import as_dead_message
+from .dead import as_dead_message, may_return
 
 __all__ = ["SQLAdmin"]
 
@@ -34,7 +36,14 @@ class SQLAdmin:
         return [as_dead_message(row) for row in self._database.statement(lambda tx: tx.execute(latest).all())]
 
     def dead_ids(self, queue: str, *, limit: int) -> list[int]:
-        """Dead messages of the queue, those that died first."""
-        d = self._tables.dead.c
-        first = select(d.id).where(d.queue == queue).order_by(d.died_at).limit(limit)
+        """Dead messages of the queue that may be redriven, those that died first."""
+        d = self._tables.dead
+        first = select(d.c.id).where(d.c.queue == queue, may_return(d)).order_by(d.c.died_at).limit(limit)
         return list(self._database.statement(lambda tx: tx.scalars(first).all()))
+
+    def owners_told(self, *, ids: Collection[int] = (), queue: str | None = None) -> set[str]:
+        """Whose dead messages, among these or of the queue, may not be redriven: their owners know of their end."""
+        d = self._tables.dead
+        which = d.c.id.in_(ids) if queue is None else d.c.queue == queue
+        told = select(d.c.owner).where(which, not_(may_return(d))).distinct()
+        return set(self._database.statement(lambda tx: tx.scalars(told).all()))

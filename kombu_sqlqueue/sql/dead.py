@@ -11,12 +11,14 @@ from sqlalchemy import (
     Connection,
     Row,
     Select,
+    Table,
     case,
     delete,
     func,
     insert,
     literal,
     null,
+    or_,
     select,
     update,
 )
@@ -29,7 +31,7 @@ from .database import Database
 from .dialect import Capability
 from .positions import Positions
 
-__all__ = ["Dead", "as_dead_message", "taken_back"]
+__all__ = ["Dead", "as_dead_message", "may_return", "taken_back"]
 
 #: Columns that a message keeps when it dies, and when it comes back.
 KEPT = ("id", "queue", "priority", "deliveries", "published_at", "task_id", "task", "owner", "envelope", "body")
@@ -104,7 +106,8 @@ class Dead:
 
     def redrive(self, tx: Connection, ids: Collection[int]) -> int:
         d, m = self._dead, self._message
-        found = select(d.c.id).where(self._given(d.c.id)).order_by(d.c.id).with_for_update(skip_locked=self._skip_locked)
+        these_dead = select(d.c.id).where(self._given(d.c.id), may_return(d)).order_by(d.c.id)
+        found = these_dead.with_for_update(skip_locked=self._skip_locked)
         mine = self._packed(tx.scalars(found, self._packed(ids)).all())
         back = select(*(d.c[name] for name in KEPT), literal(0)).where(self._given(d.c.id))
         tx.execute(insert(m).from_select([*KEPT, "reclaims"], back), mine)
@@ -153,6 +156,12 @@ class Dead:
         return self._database.dialect.packed("ids", 1, [(id,) for id in ids])
 
 
+def may_return(dead: Table) -> ColumnElement[bool]:
+    """Not if its owner has been told that it ended: what became of it now would count for nothing."""
+    d = dead.c
+    return or_(d.owner.is_(None), d.report_at.is_not(None), d.reason == Reason.UNKNOWN_TASK.value)
+
+
 def taken_back(database: Database) -> dict[str, Any]:
     """What a message becomes that its holder lost. The holder's name is taken down before the holder is."""
     return {"holders": with_holder(database), "lessee": None, "reclaims": database.tables.message.c.reclaims + 1}
@@ -179,4 +188,5 @@ def as_dead_message(row: Row[Any]) -> DeadMessage:
         reclaims=row.reclaims,
         holders=tuple(row.holders.split(BETWEEN_HOLDERS)) if row.holders else (),
         died_at=row.died_at,
+        owner=row.owner,
     )

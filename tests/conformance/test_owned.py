@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kombu_sqlqueue.messages import NewMessage, Reason
+from kombu_sqlqueue.sql.admin import SQLAdmin
 from kombu_sqlqueue.sql.database import Database
 from kombu_sqlqueue.sql.dialect import Capability
 from kombu_sqlqueue.sql.messages import SQLMessageStore
@@ -78,6 +79,26 @@ def test_who_is_redriven_has_its_owner_again(store: SQLMessageStore, lessee: int
     store.redrive([delivery.lease.message_id])
 
     assert store.owned(["run"]) == {("run", "a")}
+
+
+def test_whose_end_its_owner_knows_is_not_redriven(store: SQLMessageStore, lessee: int, database: Database):
+    send(store, "told", "untold")
+    send(store, "parked")
+    send(store, "plain", owner=None)
+    told, untold, parked, plain = claim(store, lessee, limit=4)
+    for delivery in (told, untold, plain):
+        store.bury(delivery.lease, Reason.REJECTED)
+    store.bury(parked.lease, Reason.UNKNOWN_TASK)
+    store.reported([told.lease.message_id])
+    ids = [delivery.lease.message_id for delivery in (told, untold, parked, plain)]
+    admin = SQLAdmin(database)
+
+    assert admin.owners_told(ids=ids) == {"run"}
+    assert admin.owners_told(ids=ids[1:]) == set()
+    assert set(admin.dead_ids("q", limit=9)) == set(ids[1:])
+    assert store.redrive(ids) == 3
+    assert [(dead.task_id, dead.owner) for dead in admin.dead(limit=9)] == [("told", "run")]
+    assert admin.owners_told(queue="q") == {"run"}
 
 
 def test_what_is_parked_is_still_its_owners(store: SQLMessageStore, lessee: int):
