@@ -55,8 +55,16 @@ class Waiters(Protocol):
 class Subscription:
     """One waiter's interest in some topics. Use it from one thread; `poke` from any."""
 
-    def __init__(self, notifier: Notifier, topics: Collection[str], on_heard: Callable[[], object] | None) -> None:
+    def __init__(
+        self,
+        notifier: Notifier,
+        topics: Collection[str],
+        on_heard: Callable[[], object] | None,
+        wants: Callable[[str], bool] | None,
+    ) -> None:
         self.name = uuid.uuid4().hex
+        #: Which of the announcements that reach us are worth being woken for; all if None.
+        self.wants = wants
         self._notifier = notifier
         self._topics = frozenset(topics)
         self._on_heard = on_heard
@@ -157,9 +165,18 @@ class Notifier:
         """Whether each single thing is told to who is armed."""
         return self.waiters.needed and not self._deaf
 
-    def subscribe(self, topics: Collection[str], *, on_heard: Callable[[], object] | None = None) -> Subscription:
-        """Listen for `topics`. `on_heard` is called in the listening thread: keep it short."""
-        subscription = Subscription(self, topics, on_heard)
+    def subscribe(
+        self,
+        topics: Collection[str],
+        *,
+        on_heard: Callable[[], object] | None = None,
+        wants: Callable[[str], bool] | None = None,
+    ) -> Subscription:
+        """Listen for `topics`, or of those that are waited for as them for what `wants` says.
+
+        Both are called in the listening thread: keep them short.
+        """
+        subscription = Subscription(self, topics, on_heard, wants)
         with self._lock:
             self._subscriptions.add(subscription)
             if self._thread is None:
@@ -228,5 +245,9 @@ class Notifier:
         for subscription in subscriptions:
             if heard is None:
                 subscription.hear(None)
-            elif mine := [topic for topic in heard if self._waited_as(topic) in subscription.topics]:
+            elif mine := [topic for topic in heard if self._concerns(topic, subscription)]:
                 subscription.hear(mine)
+
+    def _concerns(self, topic: str, subscription: Subscription) -> bool:
+        wants = subscription.wants
+        return self._waited_as(topic) in subscription.topics and (wants is None or wants(topic))

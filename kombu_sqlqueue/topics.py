@@ -15,6 +15,7 @@ __all__ = [
     "names_in",
     "queue_topic",
     "result_topic",
+    "task_in",
     "tells_of_later",
     "topic_name",
     "waited_as",
@@ -60,6 +61,11 @@ def tells_of_later(topics: Iterable[str]) -> bool:
 def result_topic(task_id: str) -> str:
     """The task has ended."""
     return _RESULT + task_id
+
+
+def task_in(topic: str) -> str:
+    """The task that a `result_topic` is about."""
+    return topic.removeprefix(_RESULT)
 
 
 def waited_as(topic: str) -> str:

@@ -21,7 +21,7 @@ from celery.backends.asynchronous import BaseResultConsumer, Drainer
 from .errors import StoreUnavailableError
 from .notifier import Subscription
 from .results import FINAL, Result
-from .topics import RESULTS, result_topic
+from .topics import RESULTS, result_topic, task_in
 
 __all__ = ["ResultConsumer"]
 
@@ -48,7 +48,7 @@ class ResultConsumer(BaseResultConsumer):
         self.drainer = Drainer(self)
         self._wanted: set[str] = set()
         self._seen: dict[str, int] = {}
-        self._watch = _Watch()
+        self._watch = _Watch(self._wanted)
 
     # -- what the backend calls -----------------------------------------------------------
 
@@ -149,15 +149,17 @@ class ResultConsumer(BaseResultConsumer):
     def _watching(self) -> _Watch:
         # After a fork the parent's lock may be held by nobody, and its subscription is the parent's.
         if self._watch.pid != os.getpid():
-            self._watch = _Watch()
+            self._watch = _Watch(self._wanted)
         return self._watch
 
 
 class _Watch:
     """The turn, and when to look: what the waiting threads of one process share."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Collection[str]) -> None:
+        """`wanted` are the tasks that are waited for, as it is at any moment."""
         self.pid = os.getpid()
+        self._wanted = wanted
         self._free = threading.Condition()
         self._taken = False
         self._subscription: Subscription | None = None
@@ -228,7 +230,9 @@ class _Watch:
 
     def _subscribed(self, notifier: Any) -> Subscription:
         if self._subscription is None:
-            subscription = notifier.subscribe([RESULTS])
+            wanted = self._wanted
+            # Each result of anybody is announced to who waits for one.
+            subscription = notifier.subscribe([RESULTS], wants=lambda topic: task_in(topic) in wanted)
             # Nothing is written when we are garbage: waiters who stay silent are forgotten anyway.
             weakref.finalize(self, _forget, self.pid, notifier, subscription).atexit = False
             self._subscription = subscription

@@ -28,6 +28,8 @@ from kombu_sqlqueue.backend import SQLBackend
 from kombu_sqlqueue.errors import ConfigurationError, SchemaError
 from kombu_sqlqueue.options import DatabaseOptions, normalise
 from kombu_sqlqueue.process import process_for
+from kombu_sqlqueue.sql.dialect import Capability
+from kombu_sqlqueue.topics import RESULTS, result_topic, task_in
 
 from ..databases import migrate, wipe
 from ..statements import watching
@@ -425,6 +427,26 @@ def test_nothing_is_remembered_of_results_that_nobody_holds(backend: SQLBackend)
 
     assert not backend.result_consumer._wanted
     assert not backend._pending_messages
+
+
+def test_who_waits_for_one_result_is_not_woken_for_those_of_others(backend: SQLBackend):
+    notifier = backend.process.notifier
+    if Capability.LISTEN_NOTIFY not in backend.process.database.dialect.capabilities:
+        pytest.skip("what changed is not told here")
+    wanted = {"mine"}
+    subscription = notifier.subscribe([RESULTS], wants=lambda topic: task_in(topic) in wanted)
+    plain = notifier.subscribe([RESULTS])
+    for each in (subscription, plain):
+        each.arm()
+        eventually(lambda each=each: not each.arm())
+        each.take()
+    backend.mark_as_done("another", 1)
+    assert eventually(plain.take) == {result_topic("another")}
+    backend.mark_as_done("mine", 1)
+    eventually(plain.take)
+    assert subscription.take() == {result_topic("mine")}
+    for each in (subscription, plain):
+        each.close()
 
 
 @pytest.mark.timeout(60)
