@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import register as _register  # noqa: F401  A bare kombu.Connection loads no entry points.
 
 if TYPE_CHECKING:
+    from .bulk import bulk_publish
     from .errors import (
         ConfigurationError,
         LeaseLostError,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
         TransactionFailedError,
         TransactionNotSupportedError,
     )
-    from .grouping import bulk_publish
     from .transactions import in_transaction
 
 __all__ = [
@@ -47,7 +47,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {name: ".errors" for name in __all__ if name.endswith("Error")} | {
-    "bulk_publish": ".grouping",
+    "bulk_publish": ".bulk",
     "in_transaction": ".transactions",
 }
 

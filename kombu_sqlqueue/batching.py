@@ -12,7 +12,10 @@ from .messages import NewMessage
 from .store import MessageStore
 from .transactions import current, is_inside
 
-__all__ = ["Batch", "current_batch", "together"]
+__all__ = ["Batch", "Newest", "current_batch", "together"]
+
+#: What was added at once, and where it is to be stored.
+Newest = tuple[MessageStore, Sequence[NewMessage]]
 
 
 class Batch:
@@ -27,10 +30,13 @@ class Batch:
         self._messages: dict[MessageStore, list[NewMessage]] = {}
         self._timer: threading.Timer | None = None
         self._error: SQLQueueError | None = None
+        #: What was added last.
+        self.newest: Newest | None = None
 
     def add(self, store: MessageStore, messages: Sequence[NewMessage]) -> None:
         with self._lock:
             self._messages.setdefault(store, []).extend(messages)
+            self.newest = store, messages
         if self._hold_for is not None and self._timer is None:
             # By a thread: the sender may be busy with what it sends next for as long as it likes.
             self._timer = threading.Timer(self._hold_for, self._publish_early)

@@ -72,6 +72,16 @@ class Channel(Declaring):
 
     # -- publishing -----------------------------------------------------------------------
 
+    @property
+    def max_message_bytes(self) -> int | None:
+        """The option."""
+        return self._options.max_message_bytes
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether what is published now takes part in a transaction of the caller's."""
+        return self._process.database.in_transaction or self._process.require_loan() is not None
+
     def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> None:
         """Store the message in every queue it is routed to, durably, before returning.
 

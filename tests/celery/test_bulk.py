@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery, chain, chord, group
+from celery import Celery, Signature, Task, chain, chord, group
+from celery.signals import before_task_publish
 from kombu.exceptions import EncodeError, OperationalError
 from sqlalchemy import event, select
 
@@ -169,14 +173,6 @@ def queues_of(database_options: DatabaseOptions) -> Counter[str]:
     return Counter(row.queue for row in rows_of(database_options))
 
 
-def told(row: Any) -> dict[str, Any]:
-    """All that a message says but for the moments at which it was sent."""
-    envelope = json.loads(row.envelope)
-    for name in ("eta", "expires"):
-        assert envelope["headers"].pop(name)
-    return {"envelope": envelope, "body": row.body, "priority": row.priority, "task": row.task, "task_id": row.task_id}
-
-
 def route(app: Celery, routes: Any) -> None:
     """As if these routes had been there from the start."""
     app.conf.task_routes = routes
@@ -209,12 +205,94 @@ def test_each_task_of_a_bulk_goes_where_it_would_go_alone(app: Celery, database_
     }
 
 
-def test_a_message_of_a_bulk_is_what_it_would_be_alone(app: Celery, database_options: DatabaseOptions):
-    app.task(name="plain", time_limit=5, priority=2)(do_nothing)
-    given = {"countdown": 60, "expires": 90, "headers": {"tenant": "a"}, "ignore_result": True, "shadow": "other"}
-    signature = app.signature("plain", (1, "a"), {"b": [2]}, options=given)
-    signature.apply_async(task_id="same", priority=7)
-    bulk_publish([signature.clone(), signature.clone()], task_id="same", priority=7)
+ALIKE: list[dict[str, Any]] = [
+    {},
+    {"queue": "by_option", "priority": 3},
+    {"ignore_result": True, "time_limit": 5, "soft_time_limit": 4, "shadow": "other"},
+    {"countdown": 60, "expires": 90},
+    {"headers": {"tenant": "a"}, "compression": "gzip"},
+    {"serializer": "pickle"},
+    {"link": Signature("special")},
+]
+ARGUMENTS: list[tuple[Any, dict[str, Any]]] = [
+    ((1, "a"), {"b": [2]}),
+    ((), {}),
+    (('ü \ud83d\ude00 "quoted"\n',), {"ä": None}),
+    ((datetime(2026, 1, 2, tzinfo=UTC), Decimal("1.5")), {"deep": {"er": [{"x": 1.5}] * 300}}),
+]
 
-    alone, *bulk = [told(each) for each in rows_of(database_options)]
-    assert bulk == [alone, alone]
+
+@pytest.mark.parametrize("options", ALIKE, ids=str)
+def test_a_message_of_a_bulk_is_what_it_would_be_alone(
+    app: Celery, database_options: DatabaseOptions, options: dict[str, Any]
+):
+    app.task(name="plain", time_limit=7)(do_nothing)
+    signatures = [app.signature("plain", args, dict(kwargs)) for args, kwargs in ARGUMENTS]
+    alone = [signature.apply_async(**options) for signature in signatures]
+    bulk = bulk_publish(signatures, **options)
+    own = bulk_publish([signature.clone().set(**options) for signature in signatures])
+
+    rows = rows_of(database_options)
+    assert [row.task_id for row in rows] == [result.id for result in [*alone, *bulk, *own]]
+    for start in range(len(ARGUMENTS)):
+        first, *others = map(told, rows[start :: len(ARGUMENTS)])
+        assert others == [first, first]
+    assert {result.ignored for result in [*bulk, *own]} == {alone[0].ignored}
+
+
+def told(row: Any) -> dict[str, Any]:
+    """All that a message says, but for its own id and the moments at which it was sent."""
+    envelope = json.loads(row.envelope)
+    for name in ("eta", "expires"):
+        if envelope["headers"][name] is not None:
+            envelope["headers"][name] = "some time"
+    text = json.dumps(envelope, sort_keys=True).replace(row.task_id, "its id")
+    return {"envelope": text, "body": row.body, "queue": row.queue, "priority": row.priority, "task": row.task}
+
+
+def test_arguments_that_a_task_does_not_take_are_refused_in_a_bulk_too(app: Celery, database_options: DatabaseOptions):
+    @app.task(name=f"one_{uuid.uuid4()}")
+    def one(x: int) -> None: ...
+
+    with pytest.raises(TypeError, match="missing 1 required"):
+        bulk_publish([one.s(1), one.s(2), one.s()])
+    with pytest.raises(EncodeError):
+        bulk_publish([one.s(1), one.s(2), one.s(object())])
+    assert rows_of(database_options) == []
+
+
+def test_who_listens_or_wraps_sees_each_message_of_a_bulk(app: Celery, monkeypatch: pytest.MonkeyPatch):
+    app.task(name="plain")(do_nothing)
+    signatures = [app.signature("plain", (n,)) for n in range(3)]
+    heard: list[Any] = []
+
+    def hear(headers: Any = None, **_: Any) -> None:
+        heard.append(headers["id"])
+        headers["tenant"] = "a"
+
+    before_task_publish.connect(hear)
+    try:
+        assert [result.id for result in bulk_publish(signatures)] == heard
+    finally:
+        before_task_publish.disconnect(hear)
+
+    plain, traced = Task.apply_async, []
+
+    @functools.wraps(plain)
+    def apply_async(self: Any, *args: Any, **options: Any) -> Any:
+        traced.append(self.name)
+        return plain(self, *args, **options)
+
+    monkeypatch.setattr(Task, "apply_async", apply_async)
+    bulk_publish([app.signature("plain", (n,)) for n in range(3)])
+    assert traced == ["plain"] * 3
+
+
+def test_a_task_that_sends_in_bulk_is_the_parent_of_all(site: Site):
+    site.worker(app="tests.celery.bulk_tasks")
+    sender = site.app.send_task("send_in_bulk", (3,))
+    children = sender.get(timeout=60)
+    results = [site.app.AsyncResult(child).get(timeout=60) for child in children]
+
+    assert results == [[sender.id, sender.id]] * 3
+    assert [child.id for child in sender.children] == children
