@@ -33,9 +33,10 @@ def install() -> None:
 def _prepare_worker(sender: Any, **kwargs: Any) -> None:
     if sender.app.connection_for_read().transport.driver_type == "sqlqueue":
         # A web process never comes here, and never pays for the worker's modules.
+        from .event_sending import EventsStep
         from .worker import NoPrefetchStep, RevokedStep, SQLQueueStep
 
-        sender.app.steps["consumer"].update([SQLQueueStep, RevokedStep, NoPrefetchStep])
+        sender.app.steps["consumer"].update([SQLQueueStep, RevokedStep, NoPrefetchStep, EventsStep])
         # Whoever may own messages has to be there wherever they are received.
         for owner in entry_points(group=OWNERS):
             owner.load()(sender.app)

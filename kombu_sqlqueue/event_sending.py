@@ -1,0 +1,51 @@
+"""A worker's events, sent together: a commit for each would cost more than the tasks they tell of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import bootsteps
+
+__all__ = ["EventsStep"]
+
+#: Events of tasks wait for their like for so many seconds, or until there are so many of them.
+WAIT_FOR = 0.05
+MANY = 100
+
+
+class EventsStep(bootsteps.StartStopStep):
+    """Lets events of tasks wait for a moment; those of the worker itself are sent at once.
+
+    Celery does so until its event loop comes round, which under load is after each task, and without an event loop not at all.
+    """
+
+    requires = ("celery.worker.consumer.events:Events",)
+
+    def __init__(self, consumer: Any, **kwargs: Any) -> None:
+        super().__init__(consumer, **kwargs)
+        self._waiting = False
+
+    def start(self, consumer: Any) -> None:
+        """Called at each connection, which has a dispatcher of its own."""
+        dispatcher, timer = consumer.event_dispatcher, consumer.timer
+        self._waiting = False
+
+        def flush() -> None:
+            # Before it, since what comes meanwhile may have missed it.
+            self._waiting = False
+            dispatcher.flush()
+
+        def wait() -> None:
+            if not self._waiting:
+                self._waiting = True
+                timer.call_after(WAIT_FOR, flush)
+
+        dispatcher.buffer_group, dispatcher.buffer_limit = frozenset({"task"}), MANY
+        dispatcher.on_send_buffered = wait
+
+    def stop(self, consumer: Any) -> None:
+        """Of tasks that end while the worker stops it is told at once: the timer may not come round again."""
+        dispatcher = consumer.event_dispatcher
+        if dispatcher is not None:
+            dispatcher.on_send_buffered = dispatcher.flush
+            dispatcher.flush()
