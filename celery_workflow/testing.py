@@ -226,7 +226,7 @@ class HarnessRun:
         run = self._stored.run
         if run.state is not RunState.SUCCEEDED:
             why = f": {run.error.type}: {run.error.message}" if run.error else f": {run.reason}"
-            raise RunFailedError(f"run {self.id} has {run.state}{why}")
+            raise RunFailedError(f"run {self.id} ended as {run.state}{why}")
         return self._stored.results(["$run"])["$run"]
 
     def steps(self) -> dict[str, StepInfo]:

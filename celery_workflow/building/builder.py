@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,12 @@ class Builder:
         self, other: Workflow, /, *, name: str | None = None, after: Any = (), when: Any = True, **inputs: Any
     ) -> StepRef:
         """Run another workflow with these inputs; the result is its result."""
+        if not isinstance(other, Workflow):
+            raise DefinitionError(f"{_place()}: sub() runs a workflow that @workflow has declared, not {other!r}")
+        try:
+            other.check_inputs(inputs)
+        except TypeError as error:
+            raise DefinitionError(f"{_place()}: workflow {other.name!r} cannot have these inputs: {error}") from None
         call = Call(task=other.name, kwargs=plain(inputs))
         return self._add(Task(call=call, expands=True), name, after, when)
 
@@ -257,6 +264,9 @@ class Workflow:
         def answer(**inputs: Any) -> dict[str, Any]:
             return self._answer(**inputs)
 
+        #: Where it is declared, file and line.
+        self.place = _place()
+        self._answering = answer.__code__
         #: Its task: run by a worker, it starts a run; as a step of another workflow it says what that run is made of.
         self.task = app.task(answer, name=self.name, shared=False)
 
@@ -268,7 +278,19 @@ class Workflow:
         builder = Builder(self.name, retry=self._retry, queue=self._queue)
         definition = builder.definition(self._function(builder, **inputs), **self._settings)
         definition.check_tasks({*self.app.tasks, *self._elsewhere})
+        # Celery keeps the first task of a name; who starts this one by name would run that.
+        if getattr(self.app.tasks[self.name].run, "__code__", None) is not self._answering:
+            raise DefinitionError(f"{self.place}: a task is called {self.name!r} already: the workflow needs another name")
         return definition
+
+    def is_of(self, function: Callable[..., Any]) -> bool:
+        """Whether it is made of this function, perhaps as it was before its module was loaded again."""
+        names = ("__module__", "__qualname__")
+        return all(getattr(function, name, None) == getattr(self._function, name, None) for name in names)
+
+    def check_inputs(self, inputs: Mapping[str, Any]) -> None:
+        """Raises TypeError if the function does not take inputs of these names."""
+        inspect.signature(self._function).bind(None, **inputs)
 
     def concurrency_key(self, **inputs: Any) -> str | None:
         """Runs of one key follow each other: the key of a run with these inputs."""

@@ -11,6 +11,7 @@ from typing import Any
 import click
 from celery import Celery
 
+from ..engine.definition import Wait
 from ..errors import DuplicateRunError, RunNotFoundError
 from ..runs.api import Workflows
 from ..runs.handle import Run, StepInfo
@@ -106,8 +107,13 @@ def signal(app: Celery, run_id: str, name: str, payload: str | None, *, signal_i
         click.echo(f"run {run_id} has had a signal of id {signal_id} already: ignored")
         return
     record = run.stored.record
-    over = f", which has {record.state}: it is kept in case that is done again" if record.state.is_over else ""
+    over = f", which ended as {record.state}: it is kept in case that is done again" if record.state.is_over else ""
     click.echo(f"signal {name} is with run {run_id}{over}")
+    waits = sorted({step.action.signal for step in run.stored.definition.steps if isinstance(step.action, Wait)})
+    if name not in waits:
+        click.echo(
+            f"no step of it waits for that, but for {', '.join(waits)}" if waits else "no step of it waits for any", err=True
+        )
 
 
 def cancel(app: Celery, run_id: str, *, reason: str, children: bool) -> None:

@@ -105,7 +105,7 @@ class Run:
         if record.state is not RunState.SUCCEEDED:
             said = f"{record.error.type}: {record.error.message}" if record.error else record.reason
             step = f" at step {record.failed_step}" if record.failed_step else ""
-            raise RunFailedError(f"run {self.id} has {record.state}{step}: {said}")
+            raise RunFailedError(f"run {self.id} ended as {record.state}{step}: {said}")
         return self._runtime.store.result(self.id, Key(RUN))
 
     def async_result(self) -> AsyncResult:
@@ -145,7 +145,7 @@ class Run:
                 "at": moment_of(entry.at),
                 "step": entry.name,
                 "index": entry.index,
-                "attempt": entry.attempt,
+                "attempt": entry.failed_attempt,
                 "error": entry.error,
             }
             for entry in self._runtime.store.errors(self.id)

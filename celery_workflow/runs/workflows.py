@@ -18,7 +18,7 @@ from ..building import builder
 from ..building.canvas import durable as imported
 from ..building.signatures import micros_of
 from ..engine.definition import Definition
-from ..errors import DuplicateRunError, WorkflowError
+from ..errors import DefinitionError, DuplicateRunError, WorkflowError
 from .handle import Run
 from .hooks import install
 from .identity import identity_of
@@ -126,7 +126,13 @@ class Workflow(builder.Workflow):
     def __init__(self, app: Celery, build: Callable[..., Any], **settings: Any) -> None:
         super().__init__(app, build, **settings)
         install(app)
-        runtime_of(app).workflows[self.name] = self
+        workflows = runtime_of(app).workflows
+        known = workflows.get(self.name)
+        if known is not None and not known.is_of(build):
+            raise DefinitionError(
+                f"{self.place}: a workflow {self.name!r} is declared at {known.place} already: this one needs another name"
+            )
+        workflows[self.name] = self
 
     def start(self, /, *, _id: str | None = None, **inputs: Any) -> Run:
         """Start a run. As `Starter.start`."""

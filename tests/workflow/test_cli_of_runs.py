@@ -180,10 +180,19 @@ def test_a_signal_is_sent_once_for_an_id(typed: Typed, fulfil: Any):
     assert run.steps()["approved"].result == {"by": "ann"}
 
 
+def test_a_signal_that_no_step_waits_for_is_kept_and_says_so(typed: Typed, fulfil: Any):
+    run = fulfil.options(id="order-1").start(order_id=1)
+
+    said = typed("signal", "order-1", "aproved").output
+
+    assert said == "signal aproved is with run order-1\nno step of it waits for that, but for approved\n"
+    assert run.status == "running"
+
+
 def test_a_signal_to_a_run_that_is_over_is_kept_and_says_so(typed: Typed, fulfil: Any):
     failed(fulfil, 1, id="order-1")
 
-    assert "which has failed: it is kept" in typed("signal", "order-1", "approved").output
+    assert "which ended as failed: it is kept" in typed("signal", "order-1", "approved").output
 
 
 def test_a_run_is_cancelled_once(typed: Typed, fulfil: Any):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -24,6 +25,17 @@ from celery_workflow.engine.values import Condition, Ref, resolve
 from celery_workflow.errors import DefinitionError
 
 from .tasks import act, add, app, double, hear, mark
+
+
+def once(w: Builder) -> None:
+    w.step(mark.s("once"))
+
+
+def inner_steps(w: Builder, letter: str) -> None:
+    w.step(mark.s(letter))
+
+
+inner = workflow(app, name="inner")(inner_steps)
 
 
 def task(name: str, *args: Any, after: tuple[str, ...] = ()) -> Step:
@@ -83,6 +95,11 @@ def test_a_task_of_another_program_can_be_named():
         (lambda w: w.step(add.s(1), retry={"atempts": 3}), "not a retry policy"),
         (lambda w: w.step(add.s(1), retry=0), "not a retry policy"),
         (lambda w: w.step(add.s(1), name="$run"), "is no name for a step"),
+        (lambda w: w.sub("inner"), "sub() runs a workflow that @workflow has declared, not 'inner'"),
+        (
+            lambda w: w.sub(inner, lettr="a"),
+            "workflow 'inner' cannot have these inputs: missing a required argument: 'letter'",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_when_it_is_declared(build: Any, message: str):
@@ -93,6 +110,33 @@ def test_what_makes_no_sense_is_refused_when_it_is_declared(build: Any, message:
 
     with pytest.raises(DefinitionError, match=re.escape(message)):
         declare()
+
+
+def test_a_loop_over_a_result_says_what_there_is_for_it():
+    rows = StepRef("load")["rows"]
+
+    with pytest.raises(TypeError, match=re.escape("<result of load['rows']> is known when the workflow runs: w.map() runs")):
+        list(rows)
+
+
+def test_two_workflows_cannot_have_one_name():
+    """Their task would be that of the first, whatever runs are started of."""
+    where = r"test_definition\.py:\d+"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Celery 5.7 has its own word about it.
+        workflow(app, name="twice")(once)
+        workflow(app, name="twice")(once)  # The same, as in a module that is loaded again.
+        with pytest.raises(DefinitionError, match=f"{where}: a workflow 'twice' is declared at {where} already"):
+            workflow(app, name="twice")(inner_steps)
+
+
+def test_a_workflow_cannot_have_the_name_of_a_task():
+    """A schedule or another program would run that task for it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        named = workflow(app, name=add.name)(once)
+        with pytest.raises(DefinitionError, match=r"test_definition\.py:\d+: a task is called '.*add' already"):
+            named.build()
 
 
 def test_a_setting_that_is_unknown_is_refused():
