@@ -188,7 +188,7 @@ class Builder:
             when=plain(when),
             on_unmet=_word(Otherwise, on_unmet),
             on_exhausted=_word(Otherwise, on_exhausted),
-            retry=self._retry if retry is None else policy_of(retry),
+            retry=self._retry if retry is None else _policy(retry),
             place=_place(),
         )
         self._steps.append(step)
@@ -252,7 +252,7 @@ class Workflow:
         self.app = app
         self.name: str = settings.pop("name", None) or f"{build.__module__}.{build.__name__}"
         self._function = build
-        self._retry = policy_of(settings.pop("retry", None))
+        self._retry = _policy(settings.pop("retry", None))
         self._queue: str | None = settings.pop("queue", None)
         self._key: str | Callable[..., str] | None = settings.pop("concurrency_key", None)
         self._elsewhere: Collection[str] = settings.pop("elsewhere", ())
@@ -304,6 +304,13 @@ class Workflow:
 
 def _seconds(duration: Any) -> Any:
     return duration.total_seconds() if isinstance(duration, timedelta) else duration
+
+
+def _policy(retry: Any) -> RetryPolicy:
+    try:
+        return policy_of(retry)
+    except DefinitionError as error:
+        raise DefinitionError(f"{_place()}: {error}") from None
 
 
 def _names(after: Any) -> tuple[str, ...]:

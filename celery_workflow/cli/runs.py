@@ -12,6 +12,8 @@ import click
 from celery import Celery
 
 from ..engine.definition import Wait
+from ..engine.states import RunState
+from ..engine.values import RUN
 from ..errors import DuplicateRunError, RunNotFoundError
 from ..runs.api import Workflows
 from ..runs.handle import Run, StepInfo
@@ -21,6 +23,8 @@ from .watching import follow
 
 #: How many runs one transaction deletes.
 PRUNED_AT_ONCE = 1000
+#: How many characters of an input or result are shown to people.
+LONGEST_FACT = 1000
 
 
 def list_(
@@ -58,7 +62,7 @@ def show(app: Celery, run_id: str, *, journal: bool, as_json: bool) -> None:
     width = max(map(len, facts))
     for name, value in facts.items():
         if value not in (None, "", {}):
-            click.echo(f"{name.ljust(width)}  {json.dumps(value, default=str) if isinstance(value, dict) else value}")
+            click.echo(f"{name.ljust(width)}  {_fact(value)}")
     _section("steps", [_step_row(step) for step in steps.values()])
     _section("errors", [_error_row(each) for each in errors])
     _section("journal", [_entry_row(entry) for entry in entries])
@@ -240,6 +244,7 @@ def _facts(run: Run) -> dict[str, Any]:
         "reason": record.reason or None,
         "failed_step": record.failed_step,
         "error": f"{record.error.type}: {record.error.message}" if record.error else None,
+        "result": run.step_result(RUN) if record.state is RunState.SUCCEEDED else None,
         "inputs": dict(stored.inputs),
         "labels": dict(stored.labels),
         "tenant": stored.tenant,
@@ -253,6 +258,12 @@ def _facts(run: Run) -> dict[str, Any]:
         "deadline_at": time_of(record.deadline_at),
         "progress": dict(run.progress()),
     }
+
+
+def _fact(value: Any) -> str:
+    """One line for people; --json has all of it."""
+    text = json.dumps(value, default=str) if isinstance(value, dict | list) else str(value)
+    return text if len(text) <= LONGEST_FACT else f"{text[:LONGEST_FACT]}…"
 
 
 def _step(step: StepInfo) -> dict[str, Any]:

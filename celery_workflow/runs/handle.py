@@ -101,7 +101,8 @@ class Run:
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         record = self._ended(None if seconds is None else time.monotonic() + seconds)
         if record is None:
-            raise WaitTimeoutError(f"run {self.id} is not over after {seconds} seconds")
+            standing = ", ".join(f"{count} {state}" for state, count in self.progress().items())
+            raise WaitTimeoutError(f"run {self.id} is not over after {seconds} seconds: {self.status}, steps: {standing}")
         if record.state is not RunState.SUCCEEDED:
             said = f"{record.error.type}: {record.error.message}" if record.error else record.reason
             step = f" at step {record.failed_step}" if record.failed_step else ""

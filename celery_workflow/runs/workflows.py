@@ -103,7 +103,7 @@ class Starter:
         return NewRun(
             id=_id or given.id or str(uuid.uuid4()),
             definition=definition,
-            inputs=as_stored(inputs),
+            inputs={name: _stored(name, value) for name, value in inputs.items()},
             labels={str(name): str(value) for name, value in (given.labels or {}).items()},
             tenant=given.tenant,
             priority=given.priority,
@@ -186,6 +186,14 @@ class Durable(Starter):
     def options(self, **options: Any) -> Durable:
         """The same with these options, as of `Options`."""
         return Durable(self.app, self.definition, replace(self._options, **options))
+
+
+def _stored(name: str, value: Any) -> Any:
+    try:
+        return as_stored(value)
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"the input {name!r} does not fit into JSON: {error}") from error
 
 
 def workflow(app: Celery, **settings: Any) -> Callable[[Callable[..., Any]], Workflow]:

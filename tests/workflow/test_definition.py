@@ -92,7 +92,7 @@ def test_a_task_of_another_program_can_be_named():
         (lambda w: w.map(double, [1], max_parallel=0), "nothing would ever run"),
         (lambda w: w.map(double, [1], on_error="ignore"), "'ignore' is none of fail, finish, skip"),
         (lambda w: w.step(add.s(1), on_unmet="jump"), "'jump' is none of"),
-        (lambda w: w.step(add.s(1), retry={"atempts": 3}), "not a retry policy"),
+        (lambda w: w.step(add.s(1), retry={"atempts": 3}), "{'atempts': 3} (atempts is none of delay, factor, jitter, max_"),
         (lambda w: w.step(add.s(1), retry=0), "not a retry policy"),
         (lambda w: w.step(add.s(1), name="$run"), "is no name for a step"),
         (lambda w: w.sub("inner"), "sub() runs a workflow that @workflow has declared, not 'inner'"),
@@ -142,6 +142,19 @@ def test_a_workflow_cannot_have_the_name_of_a_task():
 def test_a_setting_that_is_unknown_is_refused():
     with pytest.raises(DefinitionError, match=r"test_definition\.py:\d+: workflow 'typo' has no setting fail_fsat"):
         workflow(app, name="typo", fail_fsat=True)(lambda w: None)
+
+
+def test_a_policy_that_is_none_is_refused_at_its_line():
+    place = r"test_definition\.py:\d+: not a retry policy"
+    with pytest.raises(DefinitionError, match=place):
+        Builder("w").step(add.s(1), retry={"delay": -1})
+    with pytest.raises(DefinitionError, match=place):
+        workflow(app, name="typo", retry=0)(lambda w: None)
+
+
+def test_an_input_that_does_not_fit_is_named():
+    with pytest.raises(TypeError, match="the input 'letter' does not fit into JSON: Object of type object"):
+        inner.options().new(letter=object())
 
 
 def test_the_options_of_a_step_are_those_of_its_message():

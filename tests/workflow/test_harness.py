@@ -103,7 +103,8 @@ def test_without_the_signal_in_time_the_run_fails_and_undoes_what_was_done(harne
     run = harness.start(fulfil, order_id=1)
     harness.run_until_idle()
     harness.advance(days=1, hours=23)
-    assert run.status == "running"
+    with pytest.raises(RunFailedError, match=r"is running: run_until_idle\(\) and advance\(\) go on with it"):
+        run.result()
 
     harness.advance(hours=1)
 
