@@ -284,9 +284,8 @@ class Workflow:
         return definition
 
     def is_of(self, function: Callable[..., Any]) -> bool:
-        """Whether it is made of this function, perhaps as it was before its module was loaded again."""
-        names = ("__module__", "__qualname__")
-        return all(getattr(function, name, None) == getattr(self._function, name, None) for name in names)
+        """Whether it is made of this function, perhaps of a module that was loaded again, or as ``__main__``, too."""
+        return bool(_origin(function) == _origin(self._function))
 
     def check_inputs(self, inputs: Mapping[str, Any]) -> None:
         """Raises TypeError if the function does not take inputs of these names."""
@@ -300,6 +299,11 @@ class Workflow:
 
     def _answer(self, **inputs: Any) -> dict[str, Any]:
         return {DEFINITION: to_json(self.build(**inputs))}
+
+
+def _origin(function: Callable[..., Any]) -> Any:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return function if code is None else (code.co_filename, code.co_qualname)
 
 
 def _seconds(duration: Any) -> Any:

@@ -49,7 +49,7 @@ def create(app: Celery, name: str, task: str, **given: Any) -> None:
     when = _when(given)
     if when is None:
         raise click.ClickException("give one of --cron, --every or --at")
-    fields = {each: json.loads(given[each]) for each in ("args", "kwargs", "options") if given[each]}
+    fields = {each: _json(each, given[each]) for each in ("args", "kwargs", "options") if given[each]}
     schedules.create(name, task, when, **fields, **_rules(given["rules"]))
     _next(schedules, name)
     _doubt(app, task)
@@ -142,6 +142,13 @@ def delete(app: Celery, name: str) -> None:
 def _next(schedules: Schedules, name: str) -> None:
     schedule = schedules.get(name)
     click.echo(f"{name}: {_state(schedule)}, next tick {time_of(schedule.next_at) or 'none'}")
+
+
+def _json(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise click.ClickException(f"--{name} {text!r} is no JSON: {error}") from error
 
 
 def _when(given: Mapping[str, Any]) -> Any:

@@ -8,6 +8,7 @@ import warnings
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from types import FunctionType
 from typing import Any
 from uuid import UUID
 
@@ -125,7 +126,9 @@ def test_two_workflows_cannot_have_one_name():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Celery 5.7 has its own word about it.
         workflow(app, name="twice")(once)
-        workflow(app, name="twice")(once)  # The same, as in a module that is loaded again.
+        again = FunctionType(once.__code__, {}, once.__name__)
+        again.__module__ = "__main__"
+        workflow(app, name="twice")(again)  # As in a module that is loaded again, or run by python -m.
         with pytest.raises(DefinitionError, match=f"{where}: a workflow 'twice' is declared at {where} already"):
             workflow(app, name="twice")(inner_steps)
 
