@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from celery.canvas import Signature, _chain, chord, group
 from ..engine.codec import to_json
 from ..engine.definition import Action, Call, Definition, Map, OnItemError, Role, Sleep, Step, Task, Wait
 from ..engine.policies import NO_RETRY, Otherwise, RetryPolicy
-from ..engine.values import RUN
+from ..engine.values import RUN, Ref
 from ..errors import DefinitionError
 from .refs import StepRef, plain
 from .signatures import call_of, policy_of, step_name
@@ -80,11 +80,14 @@ class Builder:
         if isinstance(task, Workflow):
             raise DefinitionError(f"{_place()}: a map runs tasks; let each start the workflow {task.name!r} by itself")
         signature = task if isinstance(task, Signature) else task.s()
-        if max_parallel is not None and max_parallel < 1:
-            raise DefinitionError(f"{_place()}: max_parallel is {max_parallel}: nothing would ever run")
+        listed = plain(items)
+        if not isinstance(listed, list | Ref):
+            raise DefinitionError(f"{_place()}: a map needs a list, or a result that is one, not {items!r}")
+        if max_parallel is not None and not (isinstance(max_parallel, int) and max_parallel >= 1):
+            raise DefinitionError(f"{_place()}: max_parallel is {max_parallel!r}, but must be a number from 1 on")
         action = Map(
             call=self._call(signature, timeout=timeout, queue=queue, priority=priority),
-            items=plain(items),
+            items=listed,
             star=star,
             max_parallel=max_parallel,
             on_error=_word(OnItemError, on_error),
@@ -126,16 +129,13 @@ class Builder:
 
     def sleep(self, duration: Any, *, name: str | None = None, after: Any = (), when: Any = True) -> StepRef:
         """Wait for a timedelta or a number of seconds, or until a datetime; no worker is held."""
-        if isinstance(duration, datetime):
-            action = Sleep(until=duration.isoformat())
-        else:
-            action = Sleep(seconds=plain(_seconds(duration)))
+        is_moment = isinstance(duration, datetime)
+        action = Sleep(until=_iso(duration)) if is_moment else Sleep(seconds=plain(_seconds(duration)))
         return self._add(action, name or self._free("sleep"), after, when)
 
     def sleep_until(self, moment: Any, *, name: str | None = None, after: Any = (), when: Any = True) -> StepRef:
         """Wait until a datetime, or until the ISO text that a step's result has."""
-        until = moment.isoformat() if isinstance(moment, datetime) else plain(moment)
-        return self._add(Sleep(until=until), name or self._free("sleep"), after, when)
+        return self._add(Sleep(until=_iso(moment)), name or self._free("sleep"), after, when)
 
     def wait_for(
         self,
@@ -295,7 +295,16 @@ class Workflow:
         """Runs of one key follow each other: the key of a run with these inputs."""
         if self._key is None:
             return None
-        return self._key.format(**inputs) if isinstance(self._key, str) else self._key(**inputs)
+        if not isinstance(self._key, str):
+            return self._key(**inputs)
+        bound = inspect.signature(self._function).bind(None, **inputs)
+        bound.apply_defaults()
+        try:
+            return self._key.format(**{**bound.arguments, **inputs})
+        except KeyError as error:
+            raise DefinitionError(
+                f"{self.place}: concurrency_key is {self._key!r}, and no input is called {error}"
+            ) from None
 
     def _answer(self, **inputs: Any) -> dict[str, Any]:
         return {DEFINITION: to_json(self.build(**inputs))}
@@ -307,7 +316,22 @@ def _origin(function: Callable[..., Any]) -> Any:
 
 
 def _seconds(duration: Any) -> Any:
-    return duration.total_seconds() if isinstance(duration, timedelta) else duration
+    """Seconds, or the reference to a result that will be some; None for no end."""
+    if isinstance(duration, timedelta):
+        return duration.total_seconds()
+    if duration is None or isinstance(duration, int | float | StepRef):
+        return duration
+    raise DefinitionError(f"{_place()}: {duration!r} is no duration: give a timedelta, or seconds")
+
+
+def _iso(moment: Any) -> Any:
+    """A moment as text, or the reference to a result that will be one."""
+    if isinstance(moment, StepRef):
+        return plain(moment)
+    try:
+        return (moment if isinstance(moment, datetime) else datetime.fromisoformat(moment)).isoformat()
+    except (TypeError, ValueError):
+        raise DefinitionError(f"{_place()}: {moment!r} is no moment: give a datetime, or ISO 8601") from None
 
 
 def _policy(retry: Any) -> RetryPolicy:
@@ -318,8 +342,13 @@ def _policy(retry: Any) -> RetryPolicy:
 
 
 def _names(after: Any) -> tuple[str, ...]:
-    given = [after] if isinstance(after, str | StepRef) else list(after)
-    return tuple(one.name if isinstance(one, StepRef) else one for one in given)
+    given = (
+        () if after is None else after if isinstance(after, Iterable) and not isinstance(after, str | StepRef) else [after]
+    )
+    names = tuple(one.name if isinstance(one, StepRef) else one for one in given)
+    if not all(isinstance(name, str) for name in names):
+        raise DefinitionError(f"{_place()}: after is {after!r}, but must be a step, or a list of steps")
+    return names
 
 
 def _word(kind: Any, word: str) -> Any:

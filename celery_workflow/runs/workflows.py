@@ -203,6 +203,8 @@ def workflow(app: Celery, **settings: Any) -> Callable[[Callable[..., Any]], Wor
     own), `concurrency_key` (text with the inputs' names in braces, or a function of the inputs), `elsewhere` (names
     of tasks that only other programs know).
     """
+    if not isinstance(app, Celery):
+        raise TypeError(f"it is @workflow(app) or @workflow(app, name=…), with the Celery app, not {app!r}")
     return lambda function: Workflow(app, function, **settings)
 
 

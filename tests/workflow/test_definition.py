@@ -90,7 +90,15 @@ def test_a_task_of_another_program_can_be_named():
     [
         (lambda w: w.step(add), "a step is a signature"),
         (lambda w: w.step(add.s(1) | double.s()), "a step is one task"),
-        (lambda w: w.map(double, [1], max_parallel=0), "nothing would ever run"),
+        (lambda w: w.map(double, [1], max_parallel=0), "max_parallel is 0, but must be a number from 1 on"),
+        (lambda w: w.map(double, [1], max_parallel="3"), "max_parallel is '3', but must be a number from 1 on"),
+        (lambda w: w.map(double, "abc"), "a map needs a list, or a result that is one, not 'abc'"),
+        (lambda w: w.sleep("1h"), "'1h' is no duration: give a timedelta, or seconds"),
+        (lambda w: w.sleep_until("tomorrow"), "'tomorrow' is no moment: give a datetime, or ISO 8601"),
+        (lambda w: w.wait_for("go", timeout="2 days"), "'2 days' is no duration"),
+        (lambda w: w.step(add.s(1, 2), timeout="5m"), "'5m' is no duration"),
+        (lambda w: w.step(add.s(1, 2), after=[5]), "after is [5], but must be a step, or a list of steps"),
+        (lambda w: w.step(add.s(1, 2), after=5), "after is 5, but must be a step, or a list of steps"),
         (lambda w: w.map(double, [1], on_error="ignore"), "'ignore' is none of fail, finish, skip"),
         (lambda w: w.step(add.s(1), on_unmet="jump"), "'jump' is none of"),
         (lambda w: w.step(add.s(1), retry={"atempts": 3}), "{'atempts': 3} (atempts is none of delay, factor, jitter, max_"),
@@ -158,6 +166,19 @@ def test_a_policy_that_is_none_is_refused_at_its_line():
 def test_an_input_that_does_not_fit_is_named():
     with pytest.raises(TypeError, match="the input 'letter' does not fit into JSON: Object of type object"):
         inner.options().new(letter=object())
+
+
+def test_a_workflow_needs_its_app():
+    with pytest.raises(TypeError, match=r"it is @workflow\(app\)"):
+        workflow(once)  # type: ignore[arg-type]
+
+
+def test_a_concurrency_key_knows_defaults_and_names_what_is_missing():
+    def keyed(w: Builder, customer: str = "nobody") -> None: ...
+
+    assert workflow(app, name="keyed", concurrency_key="c-{customer}")(keyed)._built()[1] == "c-nobody"
+    with pytest.raises(DefinitionError, match=r"concurrency_key is 'c-\{client\}', and no input is called 'client'"):
+        workflow(app, name="miskeyed", concurrency_key="c-{client}")(keyed)._built()
 
 
 def test_the_options_of_a_step_are_those_of_its_message():
