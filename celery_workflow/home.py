@@ -67,6 +67,6 @@ def _broker(app: Celery) -> DatabaseOptions | None:
 
 def _nowhere() -> NoReturn:
     raise ConfigurationError(
-        f"the broker is not a sqlqueue one: set sqlqueue_outbox to the URL of a database, and {URL} too if the schedules"
-        " are to be elsewhere in it"
+        f"the broker is not a sqlqueue one: set sqlqueue_outbox to the URL of a database, and {URL} too if runs and schedules"
+        " are to be elsewhere in it; a command needs -A YOUR_APP or --broker URL"
     )

@@ -224,9 +224,11 @@ class HarnessRun:
     def result(self) -> Any:
         """The result. Raises RunFailedError if there is none."""
         run = self._stored.run
+        if not run.state.is_over:
+            raise RunFailedError(f"run {self.id} is {run.state}: run_until_idle() and advance() go on with it")
         if run.state is not RunState.SUCCEEDED:
             why = f": {run.error.type}: {run.error.message}" if run.error else f": {run.reason}"
-            raise RunFailedError(f"run {self.id} has {run.state}{why}")
+            raise RunFailedError(f"run {self.id} ended as {run.state}{why}")
         return self._stored.results(["$run"])["$run"]
 
     def steps(self) -> dict[str, StepInfo]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from celery.canvas import Signature, _chain, chord, group
 from ..engine.codec import to_json
 from ..engine.definition import Action, Call, Definition, Map, OnItemError, Role, Sleep, Step, Task, Wait
 from ..engine.policies import NO_RETRY, Otherwise, RetryPolicy
-from ..engine.values import RUN
+from ..engine.values import RUN, Ref
 from ..errors import DefinitionError
 from .refs import StepRef, plain
 from .signatures import call_of, policy_of, step_name
@@ -79,11 +80,14 @@ class Builder:
         if isinstance(task, Workflow):
             raise DefinitionError(f"{_place()}: a map runs tasks; let each start the workflow {task.name!r} by itself")
         signature = task if isinstance(task, Signature) else task.s()
-        if max_parallel is not None and max_parallel < 1:
-            raise DefinitionError(f"{_place()}: max_parallel is {max_parallel}: nothing would ever run")
+        listed = plain(items)
+        if not isinstance(listed, list | Ref):
+            raise DefinitionError(f"{_place()}: a map needs a list, or a result that is one, not {items!r}")
+        if max_parallel is not None and not (isinstance(max_parallel, int) and max_parallel >= 1):
+            raise DefinitionError(f"{_place()}: max_parallel is {max_parallel!r}, but must be a number from 1 on")
         action = Map(
             call=self._call(signature, timeout=timeout, queue=queue, priority=priority),
-            items=plain(items),
+            items=listed,
             star=star,
             max_parallel=max_parallel,
             on_error=_word(OnItemError, on_error),
@@ -114,21 +118,24 @@ class Builder:
         self, other: Workflow, /, *, name: str | None = None, after: Any = (), when: Any = True, **inputs: Any
     ) -> StepRef:
         """Run another workflow with these inputs; the result is its result."""
+        if not isinstance(other, Workflow):
+            raise DefinitionError(f"{_place()}: sub() runs a workflow that @workflow has declared, not {other!r}")
+        try:
+            other.check_inputs(inputs)
+        except TypeError as error:
+            raise DefinitionError(f"{_place()}: workflow {other.name!r} cannot have these inputs: {error}") from None
         call = Call(task=other.name, kwargs=plain(inputs))
         return self._add(Task(call=call, expands=True), name, after, when)
 
     def sleep(self, duration: Any, *, name: str | None = None, after: Any = (), when: Any = True) -> StepRef:
         """Wait for a timedelta or a number of seconds, or until a datetime; no worker is held."""
-        if isinstance(duration, datetime):
-            action = Sleep(until=duration.isoformat())
-        else:
-            action = Sleep(seconds=plain(_seconds(duration)))
+        is_moment = isinstance(duration, datetime)
+        action = Sleep(until=_iso(duration)) if is_moment else Sleep(seconds=plain(_seconds(duration)))
         return self._add(action, name or self._free("sleep"), after, when)
 
     def sleep_until(self, moment: Any, *, name: str | None = None, after: Any = (), when: Any = True) -> StepRef:
         """Wait until a datetime, or until the ISO text that a step's result has."""
-        until = moment.isoformat() if isinstance(moment, datetime) else plain(moment)
-        return self._add(Sleep(until=until), name or self._free("sleep"), after, when)
+        return self._add(Sleep(until=_iso(moment)), name or self._free("sleep"), after, when)
 
     def wait_for(
         self,
@@ -181,7 +188,7 @@ class Builder:
             when=plain(when),
             on_unmet=_word(Otherwise, on_unmet),
             on_exhausted=_word(Otherwise, on_exhausted),
-            retry=self._retry if retry is None else policy_of(retry),
+            retry=self._retry if retry is None else _policy(retry),
             place=_place(),
         )
         self._steps.append(step)
@@ -245,7 +252,7 @@ class Workflow:
         self.app = app
         self.name: str = settings.pop("name", None) or f"{build.__module__}.{build.__name__}"
         self._function = build
-        self._retry = policy_of(settings.pop("retry", None))
+        self._retry = _policy(settings.pop("retry", None))
         self._queue: str | None = settings.pop("queue", None)
         self._key: str | Callable[..., str] | None = settings.pop("concurrency_key", None)
         self._elsewhere: Collection[str] = settings.pop("elsewhere", ())
@@ -257,6 +264,9 @@ class Workflow:
         def answer(**inputs: Any) -> dict[str, Any]:
             return self._answer(**inputs)
 
+        #: Where it is declared, file and line.
+        self.place = _place()
+        self._answering = answer.__code__
         #: Its task: run by a worker, it starts a run; as a step of another workflow it says what that run is made of.
         self.task = app.task(answer, name=self.name, shared=False)
 
@@ -268,25 +278,77 @@ class Workflow:
         builder = Builder(self.name, retry=self._retry, queue=self._queue)
         definition = builder.definition(self._function(builder, **inputs), **self._settings)
         definition.check_tasks({*self.app.tasks, *self._elsewhere})
+        # Celery keeps the first task of a name; who starts this one by name would run that.
+        if getattr(self.app.tasks[self.name].run, "__code__", None) is not self._answering:
+            raise DefinitionError(f"{self.place}: a task is called {self.name!r} already: the workflow needs another name")
         return definition
+
+    def is_of(self, function: Callable[..., Any]) -> bool:
+        """Whether it is made of this function, perhaps of a module that was loaded again, or as ``__main__``, too."""
+        return bool(_origin(function) == _origin(self._function))
+
+    def check_inputs(self, inputs: Mapping[str, Any]) -> None:
+        """Raises TypeError if the function does not take inputs of these names."""
+        inspect.signature(self._function).bind(None, **inputs)
 
     def concurrency_key(self, **inputs: Any) -> str | None:
         """Runs of one key follow each other: the key of a run with these inputs."""
         if self._key is None:
             return None
-        return self._key.format(**inputs) if isinstance(self._key, str) else self._key(**inputs)
+        if not isinstance(self._key, str):
+            return self._key(**inputs)
+        bound = inspect.signature(self._function).bind(None, **inputs)
+        bound.apply_defaults()
+        try:
+            return self._key.format(**{**bound.arguments, **inputs})
+        except KeyError as error:
+            raise DefinitionError(
+                f"{self.place}: concurrency_key is {self._key!r}, and no input is called {error}"
+            ) from None
 
     def _answer(self, **inputs: Any) -> dict[str, Any]:
         return {DEFINITION: to_json(self.build(**inputs))}
 
 
+def _origin(function: Callable[..., Any]) -> Any:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return function if code is None else (code.co_filename, code.co_qualname)
+
+
 def _seconds(duration: Any) -> Any:
-    return duration.total_seconds() if isinstance(duration, timedelta) else duration
+    """Seconds, or the reference to a result that will be some; None for no end."""
+    if isinstance(duration, timedelta):
+        return duration.total_seconds()
+    if duration is None or isinstance(duration, int | float | StepRef):
+        return duration
+    raise DefinitionError(f"{_place()}: {duration!r} is no duration: give a timedelta, or seconds")
+
+
+def _iso(moment: Any) -> Any:
+    """A moment as text, or the reference to a result that will be one."""
+    if isinstance(moment, StepRef):
+        return plain(moment)
+    try:
+        return (moment if isinstance(moment, datetime) else datetime.fromisoformat(moment)).isoformat()
+    except (TypeError, ValueError):
+        raise DefinitionError(f"{_place()}: {moment!r} is no moment: give a datetime, or ISO 8601") from None
+
+
+def _policy(retry: Any) -> RetryPolicy:
+    try:
+        return policy_of(retry)
+    except DefinitionError as error:
+        raise DefinitionError(f"{_place()}: {error}") from None
 
 
 def _names(after: Any) -> tuple[str, ...]:
-    given = [after] if isinstance(after, str | StepRef) else list(after)
-    return tuple(one.name if isinstance(one, StepRef) else one for one in given)
+    given = (
+        () if after is None else after if isinstance(after, Iterable) and not isinstance(after, str | StepRef) else [after]
+    )
+    names = tuple(one.name if isinstance(one, StepRef) else one for one in given)
+    if not all(isinstance(name, str) for name in names):
+        raise DefinitionError(f"{_place()}: after is {after!r}, but must be a step, or a list of steps")
+    return names
 
 
 def _word(kind: Any, word: str) -> Any:

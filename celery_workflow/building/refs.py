@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from itertools import chain
-from typing import Any
+from typing import Any, NoReturn
 
 from ..engine.values import Condition, Ref
 
@@ -35,8 +35,6 @@ class Test:
 class StepRef:
     """The result of a step, or a part of it: ``ref["key"]``, ``ref[0]``. Comparisons make conditions."""
 
-    # A reference has __getitem__, which alone would make it an endless sequence.
-    __iter__ = None
     __hash__ = object.__hash__
 
     def __init__(self, name: str, path: tuple[str | int, ...] = ()) -> None:
@@ -51,6 +49,10 @@ class StepRef:
 
     def __format__(self, spec: str) -> str:
         return str(self)
+
+    def __iter__(self) -> NoReturn:
+        # With __getitem__ alone it would be an endless sequence.
+        raise TypeError(f"{self!r} is known when the workflow runs: w.map() runs a task for each item of it")
 
     def __deepcopy__(self, memo: Any) -> StepRef:
         return self

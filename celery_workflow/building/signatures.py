@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -45,6 +46,9 @@ _OURS = frozenset(
     ]
 )
 
+#: What a retry policy may say.
+RETRY_FIELDS = frozenset(field.name for field in fields(RetryPolicy))
+
 
 def call_of(signature: Signature, *args: Any, options: dict[str, Any] | None = None) -> Call:
     """The task of a signature; `args` go before its own unless it is immutable, `options` win over its own."""
@@ -76,6 +80,8 @@ def policy_of(retry: Any) -> RetryPolicy:
     try:
         given = {"max_attempts": retry} if isinstance(retry, int) else dict(retry or {})
         given["no_retry_on"] = tuple(_error_name(kind) for kind in _listed(given.get("no_retry_on")))
+        if unknown := given.keys() - RETRY_FIELDS:
+            raise TypeError(f"{', '.join(sorted(map(str, unknown)))} is none of {', '.join(sorted(RETRY_FIELDS))}")
         return RetryPolicy(**given)
     except (TypeError, ValueError) as error:
         raise DefinitionError(f"not a retry policy: {retry!r} ({error})") from None

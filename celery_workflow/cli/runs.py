@@ -11,6 +11,9 @@ from typing import Any
 import click
 from celery import Celery
 
+from ..engine.definition import Wait
+from ..engine.states import RunState
+from ..engine.values import RUN
 from ..errors import DuplicateRunError, RunNotFoundError
 from ..runs.api import Workflows
 from ..runs.handle import Run, StepInfo
@@ -20,6 +23,8 @@ from .watching import follow
 
 #: How many runs one transaction deletes.
 PRUNED_AT_ONCE = 1000
+#: How many characters of an input or result are shown to people.
+LONGEST_FACT = 1000
 
 
 def list_(
@@ -57,7 +62,7 @@ def show(app: Celery, run_id: str, *, journal: bool, as_json: bool) -> None:
     width = max(map(len, facts))
     for name, value in facts.items():
         if value not in (None, "", {}):
-            click.echo(f"{name.ljust(width)}  {json.dumps(value, default=str) if isinstance(value, dict) else value}")
+            click.echo(f"{name.ljust(width)}  {_fact(value)}")
     _section("steps", [_step_row(step) for step in steps.values()])
     _section("errors", [_error_row(each) for each in errors])
     _section("journal", [_entry_row(entry) for entry in entries])
@@ -106,8 +111,13 @@ def signal(app: Celery, run_id: str, name: str, payload: str | None, *, signal_i
         click.echo(f"run {run_id} has had a signal of id {signal_id} already: ignored")
         return
     record = run.stored.record
-    over = f", which has {record.state}: it is kept in case that is done again" if record.state.is_over else ""
+    over = f", which ended as {record.state}: it is kept in case that is done again" if record.state.is_over else ""
     click.echo(f"signal {name} is with run {run_id}{over}")
+    waits = sorted({step.action.signal for step in run.stored.definition.steps if isinstance(step.action, Wait)})
+    if name not in waits:
+        click.echo(
+            f"no step of it waits for that, but for {', '.join(waits)}" if waits else "no step of it waits for any", err=True
+        )
 
 
 def cancel(app: Celery, run_id: str, *, reason: str, children: bool) -> None:
@@ -234,6 +244,7 @@ def _facts(run: Run) -> dict[str, Any]:
         "reason": record.reason or None,
         "failed_step": record.failed_step,
         "error": f"{record.error.type}: {record.error.message}" if record.error else None,
+        "result": run.step_result(RUN) if record.state is RunState.SUCCEEDED else None,
         "inputs": dict(stored.inputs),
         "labels": dict(stored.labels),
         "tenant": stored.tenant,
@@ -247,6 +258,12 @@ def _facts(run: Run) -> dict[str, Any]:
         "deadline_at": time_of(record.deadline_at),
         "progress": dict(run.progress()),
     }
+
+
+def _fact(value: Any) -> str:
+    """One line for people; --json has all of it."""
+    text = json.dumps(value, default=str) if isinstance(value, dict | list) else str(value)
+    return text if len(text) <= LONGEST_FACT else f"{text[:LONGEST_FACT]}…"
 
 
 def _step(step: StepInfo) -> dict[str, Any]:

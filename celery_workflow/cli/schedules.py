@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -48,9 +49,20 @@ def create(app: Celery, name: str, task: str, **given: Any) -> None:
     when = _when(given)
     if when is None:
         raise click.ClickException("give one of --cron, --every or --at")
-    fields = {each: json.loads(given[each]) for each in ("args", "kwargs", "options") if given[each]}
+    fields = {each: _json(each, given[each]) for each in ("args", "kwargs", "options") if given[each]}
     schedules.create(name, task, when, **fields, **_rules(given["rules"]))
     _next(schedules, name)
+    _doubt(app, task)
+
+
+def _doubt(app: Celery, task: str) -> None:
+    """Say that the app has no such task; another program's workers may."""
+    app.loader.import_default_modules()
+    own = {name for name in app.tasks if not name.startswith("celery.")}
+    if own and task not in app.tasks:
+        near = difflib.get_close_matches(task, own, n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        click.echo(f"this app has no task {task!r}, and a worker that knows none parks what it gets{hint}", err=True)
 
 
 def edit(app: Celery, name: str, **given: Any) -> None:
@@ -130,6 +142,13 @@ def delete(app: Celery, name: str) -> None:
 def _next(schedules: Schedules, name: str) -> None:
     schedule = schedules.get(name)
     click.echo(f"{name}: {_state(schedule)}, next tick {time_of(schedule.next_at) or 'none'}")
+
+
+def _json(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise click.ClickException(f"--{name} {text!r} is no JSON: {error}") from error
 
 
 def _when(given: Mapping[str, Any]) -> Any:

@@ -32,6 +32,11 @@ class Entry:
     #: Entries of a map's chunk stand for so many items from `index` on.
     count: int = 1
 
+    @property
+    def failed_attempt(self) -> int:
+        """The attempt that the error is of: a step that is sent again is at its next already."""
+        return self.attempt - 1 if self.state == StepState.SENT else self.attempt
+
 
 @storable
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,7 @@ def picture_of(run: RunRecord, steps: Iterable[StepRecord]) -> Picture:
 def errors(entries: Iterable[Entry], *, newest: int = 20) -> list[dict[str, Any]]:
     """The last failures, oldest first: of attempts that were retried, too."""
     found = [
-        {"at": entry.at, "step": entry.name, "index": entry.index, "attempt": entry.attempt, "error": entry.error}
+        {"at": entry.at, "step": entry.name, "index": entry.index, "attempt": entry.failed_attempt, "error": entry.error}
         for entry in entries
         if entry.error is not None
     ]

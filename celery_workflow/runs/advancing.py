@@ -50,6 +50,8 @@ class Advancer:
         self._subscription: Subscription | None = None
         #: Events that have failed, and until when they are left alone.
         self._failed: dict[int, float] = {}
+        #: Whether somebody has been told that there are no tables.
+        self._told = False
         self._thread = threading.Thread(target=self._run, name="workflow-advancer", daemon=True)
 
     def start(self) -> None:
@@ -67,7 +69,7 @@ class Advancer:
             try:
                 self._round()
             except SchemaError as error:
-                logger.debug("no workflows here: %s", error)
+                self._tell_of_tables(error)
                 self._stopping.wait(LOOK_FOR_TABLES)
             except ConfigurationError as error:
                 logger.debug("no workflows here: %s", error)
@@ -78,6 +80,17 @@ class Advancer:
             except Exception:
                 logger.exception("unexpected error while looking after workflows")
                 self._stopping.wait(TRY_AGAIN)
+
+    def _tell_of_tables(self, error: SchemaError) -> None:
+        """A worker that declares workflows would seem to be ready for them; many others have none, and on SQLite the first
+        start makes the tables."""
+        database = self._runtime.home.database
+        come_by_themselves = database.options.auto_migrate or database.dialect.migrates_itself
+        if self._runtime.workflows and not come_by_themselves and not self._told:
+            self._told = True
+            logger.warning("workflows cannot run here yet: %s", error)
+        else:
+            logger.debug("no workflows here: %s", error)
 
     def _round(self) -> None:
         """Do what is due, and wait for what is due next."""

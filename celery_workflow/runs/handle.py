@@ -101,11 +101,12 @@ class Run:
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         record = self._ended(None if seconds is None else time.monotonic() + seconds)
         if record is None:
-            raise WaitTimeoutError(f"run {self.id} is not over after {seconds} seconds")
+            standing = ", ".join(f"{count} {state}" for state, count in self.progress().items())
+            raise WaitTimeoutError(f"run {self.id} is not over after {seconds} seconds: {self.status}, steps: {standing}")
         if record.state is not RunState.SUCCEEDED:
             said = f"{record.error.type}: {record.error.message}" if record.error else record.reason
             step = f" at step {record.failed_step}" if record.failed_step else ""
-            raise RunFailedError(f"run {self.id} has {record.state}{step}: {said}")
+            raise RunFailedError(f"run {self.id} ended as {record.state}{step}: {said}")
         return self._runtime.store.result(self.id, Key(RUN))
 
     def async_result(self) -> AsyncResult:
@@ -145,7 +146,7 @@ class Run:
                 "at": moment_of(entry.at),
                 "step": entry.name,
                 "index": entry.index,
-                "attempt": entry.attempt,
+                "attempt": entry.failed_attempt,
                 "error": entry.error,
             }
             for entry in self._runtime.store.errors(self.id)

@@ -18,7 +18,7 @@ from ..building import builder
 from ..building.canvas import durable as imported
 from ..building.signatures import micros_of
 from ..engine.definition import Definition
-from ..errors import DuplicateRunError, WorkflowError
+from ..errors import DefinitionError, DuplicateRunError, WorkflowError
 from .handle import Run
 from .hooks import install
 from .identity import identity_of
@@ -103,7 +103,7 @@ class Starter:
         return NewRun(
             id=_id or given.id or str(uuid.uuid4()),
             definition=definition,
-            inputs=as_stored(inputs),
+            inputs={name: _stored(name, value) for name, value in inputs.items()},
             labels={str(name): str(value) for name, value in (given.labels or {}).items()},
             tenant=given.tenant,
             priority=given.priority,
@@ -126,7 +126,13 @@ class Workflow(builder.Workflow):
     def __init__(self, app: Celery, build: Callable[..., Any], **settings: Any) -> None:
         super().__init__(app, build, **settings)
         install(app)
-        runtime_of(app).workflows[self.name] = self
+        workflows = runtime_of(app).workflows
+        known = workflows.get(self.name)
+        if known is not None and not known.is_of(build):
+            raise DefinitionError(
+                f"{self.place}: a workflow {self.name!r} is declared at {known.place} already: this one needs another name"
+            )
+        workflows[self.name] = self
 
     def start(self, /, *, _id: str | None = None, **inputs: Any) -> Run:
         """Start a run. As `Starter.start`."""
@@ -182,6 +188,14 @@ class Durable(Starter):
         return Durable(self.app, self.definition, replace(self._options, **options))
 
 
+def _stored(name: str, value: Any) -> Any:
+    try:
+        return as_stored(value)
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"the input {name!r} does not fit into JSON: {error}") from error
+
+
 def workflow(app: Celery, **settings: Any) -> Callable[[Callable[..., Any]], Workflow]:
     """Decorator: a function that is given a builder and the run's inputs, and returns the result's reference.
 
@@ -189,6 +203,8 @@ def workflow(app: Celery, **settings: Any) -> Callable[[Callable[..., Any]], Wor
     own), `concurrency_key` (text with the inputs' names in braces, or a function of the inputs), `elsewhere` (names
     of tasks that only other programs know).
     """
+    if not isinstance(app, Celery):
+        raise TypeError(f"it is @workflow(app) or @workflow(app, name=…), with the Celery app, not {app!r}")
     return lambda function: Workflow(app, function, **settings)
 
 

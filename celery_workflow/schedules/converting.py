@@ -49,9 +49,9 @@ def definition_of(app: Celery, name: str, entry: Mapping[str, Any]) -> Definitio
         task=task,
         kind=kind,
         spec=spec,
-        args=_arguments(f"args of {name!r}", list(entry.get("args") or ())),
-        kwargs=_arguments(f"kwargs of {name!r}", dict(entry.get("kwargs") or {})),
-        options=frozen(f"options of {name!r}", dict(entry.get("options") or {})),
+        args=_arguments(f"args of {name!r}", entry.get("args"), []),
+        kwargs=_arguments(f"kwargs of {name!r}", entry.get("kwargs"), {}),
+        options=_arguments(f"options of {name!r}", entry.get("options"), {}),
         **{"timezone": zone, **given},
     )
 
@@ -94,8 +94,13 @@ def _own_zone(given: Any) -> str | None:
     return own.key if isinstance(own, ZoneInfo) else None
 
 
-def _arguments(what: str, value: Any) -> Any:
-    values: Iterable[Any] = value.values() if isinstance(value, dict) else value
+def _arguments(what: str, value: Any, none: Any) -> Any:
+    """As it is stored; whether it is of the right shape is for the definition to say."""
+    if value is None:
+        return none
+    if isinstance(value, Mapping):
+        value = dict(value)
+    values: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     for each in values:
         if type(each).__name__ == "BeatLazyFunc":
             raise ScheduleError(f"{what} has a BeatLazyFunc, which cannot be stored: compute it in the task")

@@ -78,6 +78,10 @@ class Definition:
         _choice("overlap", self.overlap, Overlap)
         _choice("dst_repeated", self.dst_repeated, DSTRepeated)
         _choice("dst_missing", self.dst_missing, DSTMissing)
+        for name in "args", "windows":
+            _shape(name, getattr(self, name), list | tuple, "a list")
+        for name in "kwargs", "options":
+            _shape(name, getattr(self, name), Mapping, "a mapping of names to values")
         _least("misfire_limit", self.misfire_limit, 1)
         _least("max_runs", self.max_runs, 1)
         _least("jitter", self.jitter, timedelta(0))
@@ -252,6 +256,11 @@ def _moment(text: str) -> int:
 def _text(name: str, value: Any, longest: int) -> None:
     if not isinstance(value, str) or not 0 < len(value) <= longest:
         raise ScheduleError(f"{name} is {value!r}, but must be a text of 1 to {longest} characters")
+
+
+def _shape(name: str, value: Any, kind: Any, said: str) -> None:
+    if not isinstance(value, kind):
+        raise ScheduleError(f"{name} is {value!r}, but must be {said}")
 
 
 def _choice(name: str, value: Any, choices: Any) -> None:

@@ -125,6 +125,9 @@ class OutboxSite(Site):
                 for key in channel.client.scan_iter(f"*{self.queue}*"):
                     channel.client.delete(key)
             else:
+                # Each queue has an exchange of its name.
+                for exchange in self._queues:
+                    channel.exchange_delete(exchange)
                 for kind in ("events", "control.pidbox", "topics", "x", "later"):
                     channel.exchange_delete(f"{self.queue}-{kind}")
                 channel.exchange_delete(f"reply.{self.queue}-control.pidbox")

@@ -34,7 +34,7 @@ def test_a_schedule_from_its_creation_to_its_end(run: Run, beat: Beat, clock: Fa
         *("schedule", "create", "report", "tasks.report", "--cron", "*/5 * * * *", "--args", "[1]"),
         *("--options", '{"queue": "slow"}', "--set", "timezone=Europe/Vienna", "--set", "overlap=skip"),
     )
-    assert created.output == "report: active, next tick 2026-05-05T12:05:00+00:00\n"
+    assert created.stdout == "report: active, next tick 2026-05-05T12:05:00+00:00\n"
     assert "2026-05-05T12:05:00+00:00\n2026-05-05T12:10:00+00:00\n" in run("schedule", "preview", "report", "-n2").output
 
     beat.after(300)
@@ -59,6 +59,21 @@ def test_a_schedule_from_its_creation_to_its_end(run: Run, beat: Beat, clock: Fa
     assert (manual["cause"], fired["cause"], fired["outcome"]) == ("manual", "schedule", "fired")
     assert run("schedule", "delete", "report", "--yes").exit_code == 0
     assert run("schedule", "list").output == "no schedules\n"
+
+
+def test_a_task_that_the_app_does_not_have_is_doubted(run: Run, app: Celery):
+    """It may be another program's: the schedule is created."""
+
+    @app.task(name="tasks.report", shared=False)
+    def report() -> None: ...
+
+    doubted = run("schedule", "create", "b", "tasks.reprot", "--every", "60")
+
+    assert doubted.stdout.startswith("b: active, next tick")
+    assert doubted.stderr == (
+        "this app has no task 'tasks.reprot', and a worker that knows none parks what it gets; did you mean tasks.report?\n"
+    )
+    assert run("schedule", "create", "c", "tasks.report", "--every", "60").stderr == ""
 
 
 def test_a_range_is_backfilled(run: Run, schedules: Schedules):
@@ -90,6 +105,9 @@ def test_the_configuration_is_synced_and_a_dry_run_only_shows(run: Run, app: Cel
         (("create", "a", "t", "--every", "5", "--set", "jitter"), "must be FIELD=VALUE"),
         (("create", "a", "t", "--every", "5", "--set", "jitter=soon"), "must be seconds"),
         (("create", "a", "t", "--every", "5", "--set", "color=red"), "unknown color"),
+        (("create", "a", "t", "--every", "5", "--args", "[1"), "--args '[1' is no JSON"),
+        (("create", "a", "t", "--every", "5", "--args", "5"), "args is 5, but must be a list"),
+        (("create", "a", "t", "--every", "5", "--kwargs", "[1]"), "kwargs is [1], but must be a mapping"),
         (("show", "nobody"), "there is no schedule 'nobody'"),
         (("pause", "nobody"), "there is no schedule 'nobody'"),
     ],

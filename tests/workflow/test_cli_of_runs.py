@@ -51,13 +51,13 @@ def fulfil(app: Celery) -> Any:
     return fulfil
 
 
-def told(run: Run, step: str, *, error: str | None = None, attempt: int = 1, epoch: int = 1) -> None:
+def told(run: Run, step: str, *, error: str | None = None, attempt: int = 1, epoch: int = 1, result: Any = None) -> None:
     """As a worker would report of a step."""
     which = {"name": step, "index": None, "epoch": epoch, "attempt": attempt}
 
     def event(now: int) -> Any:
         if error is None:
-            return StepSucceeded(at=now, **which, result={"of": step})
+            return StepSucceeded(at=now, **which, result=result or {"of": step})
         return StepFailed(at=now, **which, error=Error(type="CardDeclined", message=error))
 
     runtime = runtime_of(run.async_result().app)
@@ -150,6 +150,19 @@ def test_a_run_is_shown_with_its_steps_and_what_went_wrong(typed: Typed, fulfil:
     assert [state for step, state in states if step == "charge"] == ["sent", "running", "succeeded"]
 
 
+def test_a_run_that_succeeded_is_shown_with_its_result(typed: Typed, fulfil: Any):
+    run = fulfil.options(id="order-42").start(order_id=42)
+    told(run, "charge")
+    assert "result" not in typed("show", "order-42").output
+    run.signal("approved")
+    told(run, "ship", result={"parcels": ["p"] * 1000})
+
+    [shown] = [line for line in typed("show", "order-42").output.splitlines() if line.startswith("result ")]
+    assert shown.split(maxsplit=1)[1].startswith('{"parcels": ["p", "p"')
+    assert (shown[-1], len(shown) < 1100) == ("…", True)
+    assert json.loads(typed("show", "order-42", "--json").output)["result"] == {"parcels": ["p"] * 1000}
+
+
 def test_a_failed_run_is_shown_with_its_error_and_its_journal(typed: Typed, fulfil: Any):
     failed(fulfil, 1, id="order-1")
 
@@ -180,10 +193,19 @@ def test_a_signal_is_sent_once_for_an_id(typed: Typed, fulfil: Any):
     assert run.steps()["approved"].result == {"by": "ann"}
 
 
+def test_a_signal_that_no_step_waits_for_is_kept_and_says_so(typed: Typed, fulfil: Any):
+    run = fulfil.options(id="order-1").start(order_id=1)
+
+    said = typed("signal", "order-1", "aproved").output
+
+    assert said == "signal aproved is with run order-1\nno step of it waits for that, but for approved\n"
+    assert run.status == "running"
+
+
 def test_a_signal_to_a_run_that_is_over_is_kept_and_says_so(typed: Typed, fulfil: Any):
     failed(fulfil, 1, id="order-1")
 
-    assert "which has failed: it is kept" in typed("signal", "order-1", "approved").output
+    assert "which ended as failed: it is kept" in typed("signal", "order-1", "approved").output
 
 
 def test_a_run_is_cancelled_once(typed: Typed, fulfil: Any):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from types import FunctionType
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +26,17 @@ from celery_workflow.engine.values import Condition, Ref, resolve
 from celery_workflow.errors import DefinitionError
 
 from .tasks import act, add, app, double, hear, mark
+
+
+def once(w: Builder) -> None:
+    w.step(mark.s("once"))
+
+
+def inner_steps(w: Builder, letter: str) -> None:
+    w.step(mark.s(letter))
+
+
+inner = workflow(app, name="inner")(inner_steps)
 
 
 def task(name: str, *args: Any, after: tuple[str, ...] = ()) -> Step:
@@ -77,12 +90,25 @@ def test_a_task_of_another_program_can_be_named():
     [
         (lambda w: w.step(add), "a step is a signature"),
         (lambda w: w.step(add.s(1) | double.s()), "a step is one task"),
-        (lambda w: w.map(double, [1], max_parallel=0), "nothing would ever run"),
+        (lambda w: w.map(double, [1], max_parallel=0), "max_parallel is 0, but must be a number from 1 on"),
+        (lambda w: w.map(double, [1], max_parallel="3"), "max_parallel is '3', but must be a number from 1 on"),
+        (lambda w: w.map(double, "abc"), "a map needs a list, or a result that is one, not 'abc'"),
+        (lambda w: w.sleep("1h"), "'1h' is no duration: give a timedelta, or seconds"),
+        (lambda w: w.sleep_until("tomorrow"), "'tomorrow' is no moment: give a datetime, or ISO 8601"),
+        (lambda w: w.wait_for("go", timeout="2 days"), "'2 days' is no duration"),
+        (lambda w: w.step(add.s(1, 2), timeout="5m"), "'5m' is no duration"),
+        (lambda w: w.step(add.s(1, 2), after=[5]), "after is [5], but must be a step, or a list of steps"),
+        (lambda w: w.step(add.s(1, 2), after=5), "after is 5, but must be a step, or a list of steps"),
         (lambda w: w.map(double, [1], on_error="ignore"), "'ignore' is none of fail, finish, skip"),
         (lambda w: w.step(add.s(1), on_unmet="jump"), "'jump' is none of"),
-        (lambda w: w.step(add.s(1), retry={"atempts": 3}), "not a retry policy"),
+        (lambda w: w.step(add.s(1), retry={"atempts": 3}), "{'atempts': 3} (atempts is none of delay, factor, jitter, max_"),
         (lambda w: w.step(add.s(1), retry=0), "not a retry policy"),
         (lambda w: w.step(add.s(1), name="$run"), "is no name for a step"),
+        (lambda w: w.sub("inner"), "sub() runs a workflow that @workflow has declared, not 'inner'"),
+        (
+            lambda w: w.sub(inner, lettr="a"),
+            "workflow 'inner' cannot have these inputs: missing a required argument: 'letter'",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_when_it_is_declared(build: Any, message: str):
@@ -95,9 +121,64 @@ def test_what_makes_no_sense_is_refused_when_it_is_declared(build: Any, message:
         declare()
 
 
+def test_a_loop_over_a_result_says_what_there_is_for_it():
+    rows = StepRef("load")["rows"]
+
+    with pytest.raises(TypeError, match=re.escape("<result of load['rows']> is known when the workflow runs: w.map() runs")):
+        list(rows)
+
+
+def test_two_workflows_cannot_have_one_name():
+    """Their task would be that of the first, whatever runs are started of."""
+    where = r"test_definition\.py:\d+"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Celery 5.7 has its own word about it.
+        workflow(app, name="twice")(once)
+        again = FunctionType(once.__code__, {}, once.__name__)
+        again.__module__ = "__main__"
+        workflow(app, name="twice")(again)  # As in a module that is loaded again, or run by python -m.
+        with pytest.raises(DefinitionError, match=f"{where}: a workflow 'twice' is declared at {where} already"):
+            workflow(app, name="twice")(inner_steps)
+
+
+def test_a_workflow_cannot_have_the_name_of_a_task():
+    """A schedule or another program would run that task for it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        named = workflow(app, name=add.name)(once)
+        with pytest.raises(DefinitionError, match=r"test_definition\.py:\d+: a task is called '.*add' already"):
+            named.build()
+
+
 def test_a_setting_that_is_unknown_is_refused():
     with pytest.raises(DefinitionError, match=r"test_definition\.py:\d+: workflow 'typo' has no setting fail_fsat"):
         workflow(app, name="typo", fail_fsat=True)(lambda w: None)
+
+
+def test_a_policy_that_is_none_is_refused_at_its_line():
+    place = r"test_definition\.py:\d+: not a retry policy"
+    with pytest.raises(DefinitionError, match=place):
+        Builder("w").step(add.s(1), retry={"delay": -1})
+    with pytest.raises(DefinitionError, match=place):
+        workflow(app, name="typo", retry=0)(lambda w: None)
+
+
+def test_an_input_that_does_not_fit_is_named():
+    with pytest.raises(TypeError, match="the input 'letter' does not fit into JSON: Object of type object"):
+        inner.options().new(letter=object())
+
+
+def test_a_workflow_needs_its_app():
+    with pytest.raises(TypeError, match=r"it is @workflow\(app\)"):
+        workflow(once)  # type: ignore[arg-type]
+
+
+def test_a_concurrency_key_knows_defaults_and_names_what_is_missing():
+    def keyed(w: Builder, customer: str = "nobody") -> None: ...
+
+    assert workflow(app, name="keyed", concurrency_key="c-{customer}")(keyed)._built()[1] == "c-nobody"
+    with pytest.raises(DefinitionError, match=r"concurrency_key is 'c-\{client\}', and no input is called 'client'"):
+        workflow(app, name="miskeyed", concurrency_key="c-{client}")(keyed)._built()
 
 
 def test_the_options_of_a_step_are_those_of_its_message():

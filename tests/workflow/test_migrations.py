@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,14 +12,21 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text, update
 
+from celery_workflow import workflow
+from celery_workflow.runs import advancing
+from celery_workflow.runs.runtime import runtime_of
 from celery_workflow.sql.migrate import HEAD, line
 from celery_workflow.sql.migrations.versions import __name__ as versions
 from celery_workflow.sql.schema import TIMING, Tables
 from kombu_sqlqueue.errors import SchemaError
 from kombu_sqlqueue.options import DatabaseOptions
+from kombu_sqlqueue.process import process_for
 from kombu_sqlqueue.sql import migrate
 from kombu_sqlqueue.sql.database import Database
 from kombu_sqlqueue.sql.migrate import Fit
+
+from ..celery.workers import eventually
+from .apps import app_on
 
 PREFIX = "freshwf_"
 
@@ -102,6 +110,30 @@ def test_older_tables_are_refused_with_the_command_that_migrates_them(fresh: Fre
         migrate.ensure(fresh.database, fresh.line)
     migrate.upgrade(fresh.database, fresh.line)
     migrate.ensure(fresh.database, fresh.line)
+
+
+def test_a_worker_that_has_workflows_says_once_that_there_are_no_tables(
+    database_options: DatabaseOptions, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(advancing, "LOOK_FOR_TABLES", 0.01)
+    app = app_on(database_options)
+    app.conf.workflow_table_prefix = PREFIX
+    advancer = advancing.Advancer(runtime_of(app))
+
+    with caplog.at_level(logging.DEBUG, "celery_workflow.runs.advancing"):
+        advancer.start()
+        eventually(lambda: len(caplog.messages) > 2)
+        assert {record.levelname for record in caplog.records} == {"DEBUG"}
+
+        workflow(app, name="fresh")(lambda w: None)
+        said = len(caplog.messages)
+        eventually(lambda: len(caplog.messages) > said + 2)
+        advancer.stop()
+
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    by_themselves = process_for(database_options).database.dialect.migrates_itself
+    assert ["celery -A YOUR_APP workflow migrate" in said for said in warnings] == ([] if by_themselves else [True])
+    app.close()
 
 
 def test_newer_tables_are_fine_while_they_serve_clients_as_old_as_this(fresh: Fresh):

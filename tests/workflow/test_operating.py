@@ -123,7 +123,15 @@ def test_an_edit_counts_from_now_and_keeps_what_was(schedules: Schedules, beat: 
 def test_an_edit_that_makes_no_sense_changes_nothing(schedules: Schedules):
     schedules.create("each", "tasks.do", crontab())
     schedules.create("other", "tasks.do", crontab())
-    for fields in {"timezone": "Nowhere"}, {"colour": "red"}, {"schedule": "* * *"}, {"name": "other"}:
+    wrong = [
+        {"timezone": "Nowhere"},
+        {"colour": "red"},
+        {"schedule": "* * *"},
+        {"name": "other"},
+        {"args": 5},
+        {"options": []},
+    ]
+    for fields in wrong:
         with pytest.raises(ScheduleError):
             schedules.edit("each", **fields)
 

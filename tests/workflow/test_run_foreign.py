@@ -1,4 +1,4 @@
-"""Redis as broker: steps leave through the outbox, their outcomes are rows all the same."""
+"""Redis or RabbitMQ as broker: steps leave through the outbox, their outcomes are rows all the same."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from celery_workflow import RunFailedError
+from kombu_sqlqueue.errors import TransactionNotSupportedError
 from kombu_sqlqueue.options import DatabaseOptions
 from kombu_sqlqueue.process import process_for
 
@@ -25,18 +26,24 @@ VISIBILITY_TIMEOUT = 2
 MakeSite = Callable[..., OutboxRunSite]
 
 
+@pytest.fixture(params=["redis", "rabbitmq"])
+def broker(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def make_site(database_options: DatabaseOptions, tmp_path: Path) -> Iterator[MakeSite]:
+def make_site(database_options: DatabaseOptions, tmp_path: Path, broker: str) -> Iterator[MakeSite]:
     """With a relay. What a worker of Redis loses comes back, also if that one was killed while it looked for such."""
     made: list[OutboxRunSite] = []
 
     def make(**conf: Any) -> OutboxRunSite:
-        site = OutboxRunSite(database_options, tmp_path, broker_url("redis"), **conf)
+        site = OutboxRunSite(database_options, tmp_path, broker_url(broker), **conf)
         made.append(site)
-        told = json.loads(site.environment["TEST_CONF"]) | {
-            "broker_transport_options": {"visibility_timeout": VISIBILITY_TIMEOUT, "unacked_mutex_expire": 1}
-        }
-        site.environment["TEST_CONF"] = json.dumps(told)
+        if broker == "redis":
+            told = json.loads(site.environment["TEST_CONF"]) | {
+                "broker_transport_options": {"visibility_timeout": VISIBILITY_TIMEOUT, "unacked_mutex_expire": 1}
+            }
+            site.environment["TEST_CONF"] = json.dumps(told)
         site.relay()
         return site
 
@@ -56,7 +63,10 @@ def backend_of(name: str, options: DatabaseOptions) -> dict[str, Any]:
     return {"result_backend": BROKERS["redis"] if name == "redis" else "disabled://"}
 
 
-@pytest.mark.parametrize("backend", ["redis", "sql", "disabled"])
+@pytest.mark.parametrize(
+    ("broker", "backend"),
+    [("redis", "redis"), ("redis", "sql"), ("redis", "disabled"), ("rabbitmq", "sql"), ("rabbitmq", "disabled")],
+)
 def test_workflows_end_there_too(make_site: MakeSite, database_options: DatabaseOptions, backend: str):
     """J11: with any result backend, or none."""
     site = make_site(**backend_of(backend, database_options))
@@ -98,14 +108,15 @@ def test_workflows_end_there_too(make_site: MakeSite, database_options: Database
     assert set(of_each_step(run).values()) == {1}
 
 
-def test_a_late_acked_step_survives_its_worker(make_site: MakeSite):
+def test_a_late_acked_step_survives_its_worker(make_site: MakeSite, broker: str):
     site = make_site()
     first = site.worker()
     run = site.run(site.tasks.slow_late.s("work", 1), site.tasks.note.s("after"))
     eventually(lambda: site.marks("begin work"))
     first.kill()
-    # A worker looks for what Redis hides when it starts, and then every 100 seconds.
-    time.sleep(VISIBILITY_TIMEOUT + 1)
+    if broker == "redis":
+        # A worker looks for what Redis hides when it starts, and then every 100 seconds.
+        time.sleep(VISIBILITY_TIMEOUT + 1)
     site.worker()
     assert run.result(90) == "after"
     assert of_each_step(run) == {("slow_late", None): 1, ("note", None): 1}
@@ -135,6 +146,16 @@ def test_a_step_that_is_delivered_twice_has_one_outcome(make_site: MakeSite):
     assert site.run(site.tasks.note.s("next")).result(60) == "next"
     assert site.marks("after") == ["after"]
     assert of_each_step(run) == {("note", None): 1, ("note-2", None): 1}
+
+
+@pytest.mark.parametrize("broker", ["rabbitmq"])
+def test_a_backend_that_needs_the_broker_at_once_is_refused(make_site: MakeSite):
+    """And no run is left that nobody would move."""
+    site = make_site(result_backend="rpc://")
+    with pytest.raises(TransactionNotSupportedError, match="use another one with an outbox"):
+        site.run(site.tasks.note.s("never"))
+    assert site.flows.runs() == []
+    assert site.left() == 0
 
 
 def test_a_run_is_cancelled_there(make_site: MakeSite):

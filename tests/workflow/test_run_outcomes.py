@@ -97,7 +97,7 @@ def test_a_policy_tries_again(working_site: RunSite):
     run = site.run(site.tasks.flaky.s("policy", 2), retry={"max_attempts": 3, "delay": 0.05})
 
     assert run.result(60) == "policy"
-    assert [entry["error"].message for entry in run.errors] == ["attempt 1", "attempt 2"]
+    assert [(entry["attempt"], entry["error"].message) for entry in run.errors] == [(1, "attempt 1"), (2, "attempt 2")]
     assert site.marks("try policy") == ["try policy"] * 3
     # What was told of the failed attempts yields to the end.
     assert AsyncResult(run.steps()["flaky"].task_id, app=site.app).get(timeout=30) == "policy"

@@ -16,7 +16,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from celery_workflow import DuplicateRunError, RunNotFoundError, Schedules, WorkflowError
+from celery_workflow import DuplicateRunError, RunNotFoundError, Schedules, WaitTimeoutError, WorkflowError
 from kombu_sqlqueue import in_transaction
 from kombu_sqlqueue.errors import TransactionNotSupportedError
 
@@ -61,6 +61,13 @@ def test_a_start_is_a_part_of_the_callers_transaction(working_site: RunSite, ses
             _ = run.status
         assert site.run(site.tasks.echo.s("next")).result(60) == "next"
         assert site.marks(text) == []
+
+
+def test_who_waits_in_vain_is_told_where_the_run_is(working_site: RunSite):
+    run = working_site.workflow(lambda w: w.wait_for("never", timeout=None)).start()
+    with pytest.raises(WaitTimeoutError, match=r"is not over after 0\.1 seconds: running, steps: 1 awaiting, 1 total"):
+        run.result(0.1)
+    run.cancel()
 
 
 def test_an_id_is_started_once(working_site: RunSite):

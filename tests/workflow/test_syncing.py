@@ -104,10 +104,14 @@ def test_an_entry_that_cannot_be_stored_stops_no_other(schedules: Schedules, cap
         "lazy": {"task": "t", "schedule": 1, "args": [BeatLazyFunc(print)]},
         "typo": {"task": "t", "schedule": 1, "jiter": 2},
         "none": {"task": "t"},
+        "bare": {"task": "t", "schedule": 1, "args": 5},
+        "text": {"task": "t", "schedule": 1, "args": "tea"},
+        "list": {"task": "t", "schedule": 1, "options": [("queue", "slow")]},
     }
     with caplog.at_level(logging.ERROR):
         assert acts(schedules.sync({**TWO, **bad})) == [("create", "a"), ("create", "b")]
     assert all(name in caplog.text for name in ("BeatLazyFunc", "jiter", "has no schedule"))
+    assert all(said in caplog.text for said in ("args is 5", "args is 'tea'", "options is [['queue', 'slow']]"))
 
 
 def test_an_entry_may_have_our_rules_too(schedules: Schedules):
