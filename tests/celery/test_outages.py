@@ -129,6 +129,12 @@ def test_a_worker_that_finds_a_standby_waits_for_one_that_takes_writes(site: Sit
 
 
 def take_writes(server: Any, answer: str) -> None:
-    server.psql(f"ALTER SYSTEM SET default_transaction_read_only = {'off' if answer == 'on' else 'on'}")
-    server.psql("SELECT pg_reload_conf()")
-    time.sleep(0.5)  # each session of the server reads it by itself
+    read_only = "off" if answer == "on" else "on"
+
+    def is_so() -> bool:
+        server.psql(f"ALTER SYSTEM SET default_transaction_read_only = {read_only}")
+        server.psql("SELECT pg_reload_conf()")
+        time.sleep(0.5)  # each session of the server reads it by itself
+        return f" {read_only}\n" in server.psql("SHOW default_transaction_read_only")
+
+    eventually(is_so)
