@@ -62,16 +62,18 @@ class Process:
         self._keepers: dict[tuple[object, ...], LeaseKeeper] = {}
         self._ready = False
 
-    def prepare(self) -> None:
+    def prepare(self, *, to_write: bool = False) -> None:
         """Touch the database, and the first time see that its tables are there.
 
-        Raises StoreUnavailableError if it is away, SchemaError for missing or old tables.
+        Raises StoreUnavailableError if it is away or, asked for one `to_write`, if it is read-only now; SchemaError
+        for missing or old tables.
         """
-        if self._ready:
-            self.database.ping()
-            return
-        ensure(self.database)
-        self._ready = True
+        if not self._ready:
+            ensure(self.database)
+            self._ready = True
+            if not to_write:
+                return
+        self.database.ping(to_write=to_write)
 
     def require_loan(self) -> Loan | None:
         """The transaction that was lent to send in, None if there is none.

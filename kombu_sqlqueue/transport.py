@@ -104,8 +104,9 @@ class Transport(virtual.Transport):
         return self.process.keeper(self.options)
 
     def establish_connection(self) -> Transport:
-        """Touch the database. Raises StoreUnavailableError or SchemaError."""
-        self.process.prepare()
+        """Touch the database. Raises StoreUnavailableError, also for one that is read-only, or SchemaError."""
+        # Told here, Celery waits between two tries, and Kombu goes on to the next URL it was given.
+        self.process.prepare(to_write=True)
         self._avail_channels.append(self.create_channel(self))
         return self
 

@@ -239,9 +239,13 @@ class Database:
         """As `Dialect.waker`."""
         return self.dialect.waker(self.engine, self.tables)
 
-    def ping(self) -> None:
-        """Touch the database. Raises StoreUnavailableError if it is away."""
-        self.statement(lambda connection: connection.execute(select(1)))
+    def ping(self, *, to_write: bool = False) -> None:
+        """Touch the database. Raises StoreUnavailableError if it is away or, asked for one `to_write`, if it is read-only now."""
+        question = select(self.dialect.takes_writes() if to_write else true())
+        if not self.statement(lambda connection: connection.scalar(question)):
+            # The next connection may be given another server, which is not.
+            self.dispose()
+            raise StoreUnavailableError(f"{self.options.safe_url}: the server is read-only, as a standby is")
 
     def dispose(self) -> None:
         """Close every pooled connection."""

@@ -143,6 +143,9 @@ class Dialect(Protocol):
         For a statement that commits itself only: it holds for the whole transaction.
         """
 
+    def takes_writes(self) -> ColumnElement[bool]:
+        """Whether the server lets this session write just now, true if it does not tell."""
+
     def sending(self) -> AbstractContextManager[None]:
         """Inside, who would wait for a transaction of its own process is told so: TransactionNotSupportedError."""
 

@@ -165,6 +165,10 @@ class MySQL:
         # How durable a commit is can be said for the whole server only.
         return sa.true()
 
+    def takes_writes(self) -> ColumnElement[bool]:
+        # A user with enough rights writes to a server that says it is read-only.
+        return sa.true()
+
     def sending(self) -> AbstractContextManager[None]:
         return nullcontext()
 

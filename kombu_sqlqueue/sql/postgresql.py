@@ -146,6 +146,9 @@ class PostgreSQL:
         # A subquery, so that it is done once and not for each row; true for this transaction only.
         return select(func.set_config("synchronous_commit", "off", True)).scalar_subquery() == "off"
 
+    def takes_writes(self) -> ColumnElement[bool]:
+        return func.current_setting("transaction_read_only") == "off"
+
     def sending(self) -> AbstractContextManager[None]:
         return nullcontext()
 

@@ -145,6 +145,9 @@ class SQLite:
     def unhurried(self) -> ColumnElement[bool]:
         return sa.true()
 
+    def takes_writes(self) -> ColumnElement[bool]:
+        return sa.true()
+
     @contextmanager
     def sending(self) -> Iterator[None]:
         token = _sending.set(True)

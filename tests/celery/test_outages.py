@@ -116,7 +116,26 @@ def test_a_database_that_takes_no_writes_for_a_while_is_waited_for(site: Site, s
     assert worker.process.poll() is None
 
 
+def test_a_worker_that_finds_a_standby_waits_for_one_that_takes_writes(site: Site, server: Any):
+    """It does not connect again and again meanwhile: Celery waits longer each time."""
+    site.send("record", "before")
+    take_writes(server, "off")
+    worker = site.worker(wait=False)
+    eventually(lambda: "the server is read-only, as a standby is" in worker.text)
+    time.sleep(OUTAGE)
+    assert worker.text.count("read-only") <= 5
+    take_writes(server, "on")
+
+    eventually(lambda: site.marks("before"), 60)
+
+
 def take_writes(server: Any, answer: str) -> None:
-    server.psql(f"ALTER SYSTEM SET default_transaction_read_only = {'off' if answer == 'on' else 'on'}")
-    server.psql("SELECT pg_reload_conf()")
-    time.sleep(0.5)  # each session of the server reads it by itself
+    read_only = "off" if answer == "on" else "on"
+
+    def is_so() -> bool:
+        server.psql(f"ALTER SYSTEM SET default_transaction_read_only = {read_only}")
+        server.psql("SELECT pg_reload_conf()")
+        time.sleep(0.5)  # each session of the server reads it by itself
+        return f" {read_only}\n" in server.psql("SHOW default_transaction_read_only")
+
+    eventually(is_so)

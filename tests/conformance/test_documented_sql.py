@@ -16,7 +16,7 @@ from ..databases import requires
 DOCS = Path(__file__).parents[2] / "docs"
 QUERIES = [
     pytest.param(query, id=f"{page}-{number}")
-    for page in ("monitoring", "operating", "outbox")
+    for page in ("monitoring", "operating", "outbox", "scaling")
     for number, query in enumerate(re.findall(r"```sql\n(SELECT.+?)```", (DOCS / f"{page}.md").read_text(), re.DOTALL))
 ]
 

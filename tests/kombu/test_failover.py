@@ -50,6 +50,20 @@ def test_whatever_needs_a_connection_finds_one(failing_over: Connection, urls: t
     assert failing_over.port == urlsplit(urls[1]).port
 
 
+def test_a_server_that_is_read_only_counts_as_away(database_options: DatabaseOptions):
+    """So that a standby among the URLs is passed over."""
+    url = make_url(database_options.url)
+    if url.get_backend_name() != "postgresql":
+        pytest.skip("no server of this kind tells")
+    read_only = url.update_query_dict({"options": "-c default_transaction_read_only=on"})
+    options = {"schema": database_options.schema}
+
+    connection = Connection(f"sqlqueue+{read_only.render_as_string(hide_password=False)}", transport_options=options)
+
+    with pytest.raises(connection.connection_errors, match="the server is read-only, as a standby is"):
+        connection.connect()
+
+
 def test_a_list_of_urls_does_as_well(urls: tuple[str, str], database_options: DatabaseOptions):
     """As Celery gives them to Kombu."""
     with Connection(list(urls), transport_options={"schema": database_options.schema}) as connection:
