@@ -87,6 +87,8 @@ class LeaseKeeper:
         self._locked_by: int | None = None
         self._in_database = in_database
         self._deferred: deque[Callable[[], object]] = deque()
+        #: Held while something is done that had to wait. Nobody who holds `_lock` waits for it.
+        self._deferring = threading.Lock()
         self._held: set[Lease] = set()
         self._unbegun: set[Lease] = set()
         self._lessee: int | None = None
@@ -230,6 +232,13 @@ class LeaseKeeper:
 
     def holds(self, lease: Lease) -> bool:
         return lease in self._held
+
+    def catch_up(self) -> None:
+        """Do what had to wait for the database before anything else is asked of it.
+
+        A consumer that ends late could take with it a queue that was declared anew. Raises what the stores raise.
+        """
+        self._do_deferred()
 
     def close(self) -> None:
         """Settle what is decided, let others have the rest at once, and end the thread."""
@@ -411,13 +420,14 @@ class LeaseKeeper:
         self._wake.set()
 
     def _do_deferred(self) -> None:
-        while self._deferred:
-            do = self._deferred.popleft()
-            try:
-                do()
-            except SQLQueueError:
-                self._deferred.appendleft(do)
-                raise
+        with self._deferring:
+            while self._deferred:
+                do = self._deferred.popleft()
+                try:
+                    do()
+                except SQLQueueError:
+                    self._deferred.appendleft(do)
+                    raise
 
     def _enrolled(self) -> int:
         if self._lessee is None:

@@ -109,6 +109,13 @@ class Process:
                 )
             return self._keepers[key]
 
+    def catch_up(self) -> None:
+        """As `LeaseKeeper.catch_up`, of all that there are."""
+        with self._lock:
+            keepers = list(self._keepers.values())
+        for keeper in keepers:
+            keeper.catch_up()
+
     def close(self) -> None:
         """Give back what is held and close every connection. The next use opens them again."""
         with self._lock:

@@ -107,6 +107,7 @@ class Transport(virtual.Transport):
         """Touch the database. Raises StoreUnavailableError, also for one that is read-only, or SchemaError."""
         # Told here, Celery waits between two tries, and Kombu goes on to the next URL it was given.
         self.process.prepare(to_write=True)
+        self.process.catch_up()
         self._avail_channels.append(self.create_channel(self))
         return self
 

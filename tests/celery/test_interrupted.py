@@ -1,4 +1,4 @@
-"""Celery cancels its consumers in a signal handler: whatever the main thread was doing then has not ended yet."""
+"""What cannot be done at the moment at which it is asked for is done a moment later, by the thread that keeps the leases."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
+from kombu import Connection, Consumer, Queue
 from sqlalchemy import event
 
+from kombu_sqlqueue.errors import StoreUnavailableError
 from kombu_sqlqueue.messages import NewMessage, QueueCounts
 from kombu_sqlqueue.options import DatabaseOptions, Options
 from kombu_sqlqueue.process import Process, process_for
@@ -29,7 +31,7 @@ def process(database_options: DatabaseOptions) -> Iterator[Process]:
 
 @pytest.mark.timeout(60)
 def test_a_cold_shutdown_may_come_in_the_middle_of_a_claim(process: Process, database_options: DatabaseOptions):
-    """What the handler gives back is given back a moment later, by the thread that keeps the leases."""
+    """Celery cancels its consumers in a signal handler: whatever the main thread was doing then has not ended yet."""
     keeper = process.keeper(Options(database_options, lease_for=timedelta(seconds=3)))
     keeper.consume(QUEUE)
     process.messages.publish([NewMessage(QUEUE, b"[]", "{}") for _ in range(3)])
@@ -58,3 +60,32 @@ def test_a_cold_shutdown_may_come_in_the_middle_of_a_claim(process: Process, dat
     for delivery in claimed:
         keeper.ack(delivery.lease)
     eventually(lambda: counts()[1] == 0, 10)
+
+
+def test_what_had_to_wait_is_done_before_a_queue_is_declared_anew(
+    process: Process, database_options: DatabaseOptions, monkeypatch: pytest.MonkeyPatch
+):
+    """Else the consumer that could not be cancelled while the database was away would take the queue with it, just before
+    somebody consumes from it."""
+    mailbox = Queue("mailbox", auto_delete=True)
+    options = {"schema": database_options.schema, "lease_for": 3}
+    first, second = (Connection(f"sqlqueue+{database_options.url}", transport_options=options) for _ in range(2))
+    Consumer(first, [mailbox]).consume()
+    keeper = first.transport.keeper
+
+    with monkeypatch.context() as outage:
+        outage.setattr(process.routing, "cancel", refuse)
+        first.release()
+        assert keeper._deferred
+    mailbox(second.default_channel).declare()
+    # Its thread may come at any moment.
+    keeper._do_deferred()
+    Consumer(second, [mailbox], auto_declare=False).consume()
+
+    assert process.routing.consumers("mailbox") == 1
+    second.release()
+    assert process.routing.queue("mailbox") is None
+
+
+def refuse(*args: object) -> None:
+    raise StoreUnavailableError("away")
