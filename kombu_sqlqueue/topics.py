@@ -12,8 +12,8 @@ __all__ = [
     "RELAY",
     "RESULTS",
     "later_topic",
-    "names_in",
     "queue_topic",
+    "ready_in",
     "result_topic",
     "tells_of_later",
     "topic_name",
@@ -47,9 +47,9 @@ def later_topic(queue: str) -> str:
     return _LATER + topic_name(queue)
 
 
-def names_in(topics: Iterable[str]) -> set[str]:
-    """What stands there for the queues that topics are about."""
-    return {topic.partition(":")[2] for topic in topics}
+def ready_in(topics: Iterable[str]) -> set[str]:
+    """What stands there for the queues in which something is ready."""
+    return {topic.removeprefix(_QUEUE) for topic in topics if topic.startswith(_QUEUE)}
 
 
 def tells_of_later(topics: Iterable[str]) -> bool:

@@ -13,6 +13,8 @@ import socket
 import sys
 import time
 import warnings
+from collections.abc import Collection
+from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -26,7 +28,7 @@ from .notifier import Subscription
 from .options import Options, hide_password
 from .process import Process, process_for
 from .settling import WAIT_FOR
-from .topics import names_in, queue_topic, tells_of_later
+from .topics import queue_topic, ready_in, tells_of_later, topic_name
 
 __all__ = ["PartsTransport", "Transport"]
 
@@ -335,15 +337,24 @@ class Transport(virtual.Transport):
     def _look_ahead(self) -> None:
         now = time.monotonic()
         if now >= self._look_ahead_at:
-            due_in = self.process.messages.next_due()
-            self._look_ahead_at = now + LOOK_AHEAD_EVERY
-            self._next_due = math.inf if due_in is None else now + due_in.total_seconds()
+            self._expect(self.process.messages.next_due(), now)
+
+    def _expect(self, due_in: timedelta | None, asked_at: float) -> None:
+        self._look_ahead_at = asked_at + LOOK_AHEAD_EVERY
+        self._next_due = math.inf if due_in is None else asked_at + due_in.total_seconds()
 
     def _promote(self) -> None:
-        due = time.monotonic() >= self._next_due
-        if due and self.process.messages.promote(limit=PROMOTE_BATCH) < PROMOTE_BATCH:
-            self._look_ahead_at = 0.0
-            self._look_ahead()
+        """Make ready what is due; it is claimed in the same turn."""
+        asked_at = time.monotonic()
+        if asked_at < self._next_due:
+            return
+        promoted = self.process.messages.promote(limit=PROMOTE_BATCH, by=self._listening().name)
+        self._expect(promoted.due_in, asked_at)
+        if promoted.ready:
+            self._look_into({topic_name(queue) for queue in promoted.queues})
+        else:
+            # Most often somebody else is just at it, and tells us.
+            self._next_due = max(self._next_due, asked_at + IMPATIENCE[0])
 
     def _take_in(self, heard: frozenset[str] | None) -> None:
         if heard is None or tells_of_later(heard):
@@ -351,15 +362,17 @@ class Transport(virtual.Transport):
             self._look_ahead_at = 0.0
         if heard is None:
             self._look_everywhere()
-        elif heard:
+        elif names := ready_in(heard):
             self._heard = True
-            names = names_in(heard)
-            for channel in list(self.channels):
-                channel.look(names)
+            self._look_into(names)
 
     def _look_everywhere(self) -> None:
         for channel in list(self.channels):
             channel.look()
+
+    def _look_into(self, names: Collection[str]) -> None:
+        for channel in list(self.channels):
+            channel.look(names)
 
     def _topics(self) -> set[str]:
         return {queue_topic(queue) for channel in self.channels for queue in channel._active_queues}

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
-from ..messages import DeadMessage, Delivery, Lease, NewMessage, Outcome, QueueCounts, Reason, Reclaimed
+from ..messages import DeadMessage, Delivery, Lease, NewMessage, Outcome, Promoted, QueueCounts, Reason, Reclaimed
 from .claims import Claims
 from .database import Database
 from .dead import Dead
@@ -160,12 +160,11 @@ class SQLMessageStore:
 
     # -- time -----------------------------------------------------------------------------
 
-    def promote(self, *, limit: int) -> int:
+    def promote(self, *, limit: int, by: str | None = None) -> Promoted:
         promoting = self._waiting.promoting(limit)
         if promoting is None or not self._work.own:
             return self._work.run(lambda tx: self._waiting.promote(tx, limit))
-        ((promoted, _),) = self._work.statement(lambda tx: promoting(tx, {}))
-        return int(promoted)
+        return self._work.statement(lambda tx: promoting(tx, by))
 
     def next_due(self) -> timedelta | None:
         return self._work.statement(self._waiting.next_due)

@@ -155,6 +155,25 @@ def test_whatever_makes_a_message_ready_is_announced(
 
 
 @listens
+def test_who_promotes_looks_by_itself_and_is_not_told(
+    waker: Waker, store: SQLMessageStore, wait_for: Callable[..., None], clock: FakeClock
+):
+    wait_for("q")
+    send(store, "a", due_at=clock.now() + 1)
+    assert waker.wait(SOON) == {"later:q"}
+    send(store, "b", due_at=after(clock, SECOND))
+    assert waker.wait(SOON) == {"later:q"}
+
+    clock.advance(SECOND / 2)
+    assert store.promote(limit=10, by="somebody").ready == 1
+    assert waker.wait(A_WHILE) == frozenset()
+
+    clock.advance(SECOND)
+    assert store.promote(limit=10, by="somebody else").ready == 1
+    assert waker.wait(SOON) == {"queue:q"}
+
+
+@listens
 def test_who_listens_hears_of_a_broken_line_and_gets_a_new_one(
     waker: Waker, store: SQLMessageStore, wait_for: Callable[..., None], database: Database
 ):
