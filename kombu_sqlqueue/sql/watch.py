@@ -23,8 +23,8 @@ __all__ = ["File", "Memory", "Watched", "Watcher"]
 LOOK_EVERY = 0.005
 LOOK_EVERY_IDLE = 0.015
 IDLE_AFTER = 10.0
-#: Where we are told of writing: seconds between the first two looks after it, how long to look on, since a commit can be
-#: seen only when it is on disk, and seconds between two looks when that is over, should a commit take longer.
+#: Where we are told of writing we look at once, but a commit can be seen only when it is on disk: seconds until the next look,
+#: which doubles up to LOOK_EVERY, how long to go on so, and seconds between two looks after that, should it take longer.
 SOONEST = 0.001
 ALERT_FOR = 0.1
 LOOK_UNTOLD = 0.1
@@ -50,8 +50,7 @@ class Watcher:
         self._ears: selectors.BaseSelector | None = None
         #: We have been told of some writing already.
         self._tells = False
-        #: When somebody wrote last, and when that began.
-        self._stirred_at = self._alert_since = 0.0
+        self._stirred_at = 0.0
         self._pipe, self._interrupter = socket.socketpair()
         self._pipe.setblocking(False)
         self._interrupter.setblocking(False)
@@ -107,7 +106,8 @@ class Watcher:
             return True
         version = self._watched.version()
         changed, self._version = version != self._version, version
-        if changed and not self._tells and not self._is_alert(time.monotonic()):
+        untold = changed and not self._is_stirred() and not self._tells
+        if untold and time.monotonic() - self._stirred_at >= ALERT_FOR:
             # There are file systems on which nobody is ever told.
             self._deafen()
         return changed
@@ -115,7 +115,7 @@ class Watcher:
     def _listen(self) -> None:
         self._tells = False
         # What is being written just now we were not told of.
-        self._stirred_at = self._alert_since = time.monotonic()
+        self._stirred_at = time.monotonic()
         self._stirs = Stirs.opened()
         if self._stirs is not None:
             self._ears = selectors.DefaultSelector()
@@ -131,13 +131,17 @@ class Watcher:
 
     def _rest(self, left: float) -> None:
         """Until it is time to look again, at most for the seconds `left`."""
-        now = time.monotonic()
-        if not self._is_told():
-            time.sleep(min(left, LOOK_EVERY if now - self._changed_at < IDLE_AFTER else LOOK_EVERY_IDLE))
-        elif self._is_alert(now):
-            time.sleep(min(left, LOOK_EVERY, max(SOONEST, now - self._alert_since)))
-        elif self._ears is not None:
-            self._ears.select(min(left, LOOK_UNTOLD))
+        unchanged_for = time.monotonic() - self._changed_at
+        if self._ears is None or not self._is_told():
+            time.sleep(min(left, LOOK_EVERY if unchanged_for < IDLE_AFTER else LOOK_EVERY_IDLE))
+        elif unchanged_for < LOOK_EVERY:
+            # There is more to come, which is best taken in together.
+            time.sleep(min(left, LOOK_EVERY - unchanged_for))
+        elif self._is_stirred():
+            time.sleep(min(left, SOONEST))
+        else:
+            quiet_for = time.monotonic() - self._stirred_at
+            self._ears.select(min(left, min(LOOK_EVERY, max(SOONEST, quiet_for)) if quiet_for < ALERT_FOR else LOOK_UNTOLD))
 
     def _is_told(self) -> bool:
         """Whether we are told of writing to the file that is there now."""
@@ -145,14 +149,13 @@ class Watcher:
             return False
         return self._stirs.watch(self._watched.written)
 
-    def _is_alert(self, now: float) -> bool:
-        """Whether somebody has written just now."""
-        alert = now - self._stirred_at < ALERT_FOR
-        if self._stirs is not None and self._stirs.drain():
-            self._alert_since = self._alert_since if alert else now
-            self._stirred_at = now
-            self._tells = alert = True
-        return alert
+    def _is_stirred(self) -> bool:
+        """Whether somebody has written since this was asked last."""
+        stirred = self._stirs is not None and self._stirs.drain()
+        if stirred:
+            self._stirred_at = time.monotonic()
+            self._tells = True
+        return stirred
 
     def _was_interrupted(self) -> bool:
         with suppress(BlockingIOError):
