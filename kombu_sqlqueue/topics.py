@@ -11,6 +11,7 @@ __all__ = [
     "LONGEST_NAME",
     "RELAY",
     "RESULTS",
+    "ROUTES",
     "later_topic",
     "queue_topic",
     "ready_in",
@@ -24,6 +25,8 @@ __all__ = [
 RESULTS = "results"
 #: A relay has stopped: another may go on.
 RELAY = "relay"
+#: A topic exchange leads to one more queue.
+ROUTES = "routes"
 _QUEUE = "queue:"
 _LATER = "later:"
 #: Bytes of the longest name of a queue that fits into a topic.

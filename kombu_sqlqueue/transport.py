@@ -28,7 +28,7 @@ from .notifier import Subscription
 from .options import Options, hide_password
 from .process import Process, process_for
 from .settling import WAIT_FOR
-from .topics import queue_topic, ready_in, tells_of_later, topic_name
+from .topics import ROUTES, queue_topic, ready_in, tells_of_later, topic_name
 
 __all__ = ["PartsTransport", "Transport"]
 
@@ -119,6 +119,7 @@ class Transport(virtual.Transport):
         if self._loop is not None:
             self._leave_loop()
         if self._subscription is not None:
+            self.process.routes.told_until = 0.0
             self._subscription.close()
             self._subscription = None
 
@@ -283,6 +284,7 @@ class Transport(virtual.Transport):
         if self._full_claims >= BUSY_AFTER:
             self._busy_until = time.monotonic() + BUSY_FOR
             if self._armed:
+                self.process.routes.told_until = 0.0
                 self._listening().disarm()
                 self._armed = False
         if found and not self._listening().announces:
@@ -307,10 +309,12 @@ class Transport(virtual.Transport):
         if time.monotonic() < self._busy_until:
             return False
         fresh = self._listening().arm()
+        self.process.routes.told_until = self._listening().heard_until
         if fresh or not self._armed:
             self._armed = True
             self._patience = 0
         if fresh:
+            self.process.routes.doubt()
             self._look_everywhere()
         return fresh
 
@@ -360,7 +364,10 @@ class Transport(virtual.Transport):
         if heard is None or tells_of_later(heard):
             # It may be due before what we know of.
             self._look_ahead_at = 0.0
+        if heard is not None and ROUTES in heard:
+            self.process.routes.forget()
         if heard is None:
+            self.process.routes.doubt()
             self._look_everywhere()
         elif names := ready_in(heard):
             self._heard = True
@@ -375,7 +382,8 @@ class Transport(virtual.Transport):
             channel.look(names)
 
     def _topics(self) -> set[str]:
-        return {queue_topic(queue) for channel in self.channels for queue in channel._active_queues}
+        queues = {queue_topic(queue) for channel in self.channels for queue in channel._active_queues}
+        return {ROUTES, *queues}
 
     def _listening(self) -> Subscription:
         if self._subscription is None:

@@ -187,6 +187,9 @@ class SQLMessageStore:
         return self._work.run(lambda tx: self._dead.redrive(tx, ids)) if ids else 0
 
     def unpark(self, tasks: Collection[str], *, limit: int) -> int:
+        # Nearly always there are none.
+        if not self._work.statement(lambda tx: self._dead.has_parked(tx, tasks)):
+            return 0
         return self._work.run(lambda tx: self._dead.unpark(tx, tasks, limit=limit))
 
     # -- operating ------------------------------------------------------------------------

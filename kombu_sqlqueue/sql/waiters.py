@@ -28,12 +28,10 @@ class SQLWaiters:
     def arm(self, waiter: str, topics: Collection[str], *, armed_for: timedelta) -> None:
         """Record that `waiter` wants to hear `topics` for the next `armed_for`."""
         until = self._database.now() + microseconds(armed_for)
-        upsert = self._database.dialect.upsert
-        statements = [
-            upsert(self._table, {"topic": topic, "waiter": waiter, "expires_at": until}, update={"expires_at": until})
-            for topic in topics
-        ]
-        self._database.run(lambda tx: [tx.execute(statement) for statement in statements])
+        rows = [{"topic": topic, "waiter": waiter, "expires_at": until} for topic in sorted(topics)]
+        if rows:
+            upsert = self._database.dialect.upsert(self._table, rows, update=["expires_at"])
+            self._database.statement(lambda tx: tx.execute(upsert))
 
     def disarm(self, waiter: str) -> None:
         """`waiter` is busy or gone: nobody needs to announce anything to it."""
