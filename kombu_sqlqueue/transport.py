@@ -44,7 +44,7 @@ BUSY_FOR = 0.25
 #: Seconds after which queues that were found empty are looked at again while nobody wakes us.
 LOOK_AGAIN_AFTER = 0.04
 #: Where each message is announced, looking without being told is the last resort: once in so many intervals.
-TRUST = 5
+TRUST = 10
 #: Write what was settled before a claim if it is this much.
 SETTLE_AT = 16
 #: The first due moment is asked for again at least this often, in seconds.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection
 
 from ..messages import DeadMessage, Delivery, Lease, NewMessage, Outcome, Promoted, QueueCounts, Reason, Reclaimed
 from .claims import Claims
@@ -171,6 +171,11 @@ class SQLMessageStore:
 
     def expire(self, *, limit: int) -> int:
         return self._work.run(lambda tx: self._waiting.expire(tx, limit))
+
+    @property
+    def has_expired(self) -> ColumnElement[bool]:
+        """Whether `expire` would find any."""
+        return self._waiting.has_expired()
 
     # -- dead messages --------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, delete, null, or_, select, union_all, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, null, or_, select, union_all, update
 
 from ..clock import microseconds
 from ..errors import NotFoundError
@@ -179,6 +179,11 @@ class SQLRoutingStore:
 
     def sweep(self, *, limit: int) -> list[str]:
         return self._consumers.sweep(limit)
+
+    @property
+    def has_unused(self) -> ColumnElement[bool]:
+        """Whether `sweep` would find any, or consumers that are lost."""
+        return self._consumers.has_unused()
 
     # -- transactions ---------------------------------------------------------------------
 

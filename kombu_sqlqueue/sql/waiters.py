@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import timedelta
 
-from sqlalchemy import delete
+from sqlalchemy import ColumnElement, delete, exists
 
 from ..clock import microseconds
 from .database import Database
@@ -37,6 +37,11 @@ class SQLWaiters:
         """`waiter` is busy or gone: nobody needs to announce anything to it."""
         t = self._table
         self._database.statement(lambda tx: tx.execute(delete(t).where(t.c.waiter == waiter)))
+
+    @property
+    def has_expired(self) -> ColumnElement[bool]:
+        """Whether `prune` would find any."""
+        return exists().where(self._table.c.expires_at < self._database.now())
 
     def prune(self) -> None:
         """Forget waiters that did not come back."""

@@ -77,8 +77,16 @@ class Waiting:
         return None
 
     def expire(self, tx: Connection, limit: int) -> int:
+        return self._delete(tx, *self._expired(), order=self._message.c.expires_at, limit=limit)
+
+    def has_expired(self) -> ColumnElement[bool]:
+        """Whether `expire` would find any."""
         m = self._message.c
-        return self._delete(tx, m.expires_at <= self._database.now(), m.lessee.is_(None), order=m.expires_at, limit=limit)
+        return select(m.id).where(*self._expired()).order_by(m.expires_at).limit(1).scalar_subquery().is_not(None)
+
+    def _expired(self) -> tuple[ColumnElement[bool], ...]:
+        m = self._message.c
+        return m.expires_at <= self._database.now(), m.lessee.is_(None)
 
     def purge(self, tx: Connection, queue: str, limit: int) -> int:
         """Delete up to `limit` of what waits in the queue."""
