@@ -13,6 +13,7 @@ __all__ = [
     "Lease",
     "NewMessage",
     "Outcome",
+    "Promoted",
     "QueueCounts",
     "Reason",
     "Reclaimed",
@@ -126,6 +127,15 @@ class Reclaimed:
 
     ready: int = 0
     dead: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """How many messages a promotion made ready, in which queues, and how long until the next one is due, if any waits."""
+
+    ready: int = 0
+    queues: frozenset[str] = frozenset()
+    due_in: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,11 @@ class Subscription:
         """Whether we hear of each single thing, as long as we are armed."""
         return self._notifier.announces
 
+    @property
+    def heard_until(self) -> float:
+        """Until when announcements reach us, by the monotonic clock; in the past if none do."""
+        return self._armed_until + ARM_AGAIN if self._armed_until and self.announces else 0.0
+
     def disarm(self) -> None:
         """We are busy: until we wait again nobody needs to announce anything to us."""
         if self._armed_until:

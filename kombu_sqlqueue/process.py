@@ -23,6 +23,7 @@ from .sql.lending import Loan, apart
 from .sql.messages import SQLMessageStore
 from .sql.migrate import ensure
 from .sql.outbox import SQLOutbox
+from .sql.pruning import Pruning
 from .sql.results import SQLResultStore
 from .sql.revocations import SQLRevocationStore
 from .sql.routing import SQLRoutingStore
@@ -57,6 +58,16 @@ class Process:
         self.revocations = SQLRevocationStore(self.database)
         self.outbox = SQLOutbox(self.database)
         self._waiters = SQLWaiters(self.database)
+        self._pruning = Pruning(
+            self.database,
+            [
+                (self.messages.has_expired, lambda: self.messages.expire(limit=PRUNE_BATCH)),
+                (self.results.has_expired, lambda: self.results.prune(limit=PRUNE_BATCH)),
+                (self.routing.has_unused, lambda: self.routing.sweep(limit=PRUNE_BATCH)),
+                (self.revocations.has_expired, lambda: self.revocations.prune(limit=PRUNE_BATCH)),
+                (self._waiters.has_expired, self._waiters.prune),
+            ],
+        )
         self.notifier = Notifier(self._waiters, self._open_waker, waited_as=waited_as)
         self._lock = threading.Lock()
         self._keepers: dict[tuple[object, ...], LeaseKeeper] = {}
@@ -105,7 +116,7 @@ class Process:
                     lease_for=options.lease_for,
                     max_reclaims=options.max_reclaims,
                     in_database=lambda: GATE.holds_me,
-                    chores=[Chore(self._prune, PRUNE_EVERY)],
+                    chores=[Chore(self._pruning.run, PRUNE_EVERY)],
                 )
             return self._keepers[key]
 
@@ -126,13 +137,6 @@ class Process:
 
     def _open_waker(self):  # type: ignore[no-untyped-def]
         return self.database.waker() if self.database.options.listen else None
-
-    def _prune(self) -> None:
-        self.messages.expire(limit=PRUNE_BATCH)
-        self.results.prune(limit=PRUNE_BATCH)
-        self.routing.sweep(limit=PRUNE_BATCH)
-        self.revocations.prune(limit=PRUNE_BATCH)
-        self._waiters.prune()
 
 
 _processes: dict[DatabaseOptions, Process] = {}

@@ -20,6 +20,8 @@ DIRECT_FOR = 5.0
 TOPIC_FOR = 1.0
 #: How long it is believed that a topic exchange leads nowhere: who has just begun to listen waits for events.
 NOBODY_FOR = 0.25
+#: The same while we are told of new bindings.
+NOBODY_IF_TOLD = 10.0
 #: Routing keys may be many, say one a reply: then old ones are forgotten.
 ROUTES = 1000
 
@@ -31,17 +33,22 @@ class RouteCache:
 
     * 5 s on a direct exchange that leads somewhere already; at once if it does not, or leads to
       a queue that may vanish;
-    * 1 s on a topic exchange, a quarter of that if it led nowhere; at once for a lasting message that nobody wanted before;
+    * 1 s on a topic exchange, a quarter of that if it led nowhere, or when we are told; at once for a lasting message that
+      nobody wanted before;
     * no time on a fanout exchange, which is always read.
 
-    Call `forget` after any change that this process made.
+    Call `forget` after any change that this process made or is told of.
     """
 
     def __init__(self, store: RoutingStore, *, now: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._now = now
-        self._tables: dict[tuple[str, str | None], tuple[float, RoutingTable]] = {}
+        #: What was read, with the time before, and for how many seconds it is believed.
+        self._tables: dict[tuple[str, str | None], tuple[float, float, RoutingTable]] = {}
         self._queues: dict[str, tuple[float, Queue]] = {}
+        #: Until when, by `now`, we are told that a topic exchange leads to another queue.
+        self.told_until = 0.0
+        self._told_since = 0.0
 
     def route(self, exchange: str, routing_key: str, *, transient: bool = False) -> list[Queue]:
         """As `RoutingStore.route`. A `transient` message may be lost to a queue bound a moment ago."""
@@ -59,6 +66,10 @@ class RouteCache:
         self._tables = {}
         self._queues = {}
 
+    def doubt(self) -> None:
+        """We may not have been told of something before now."""
+        self._told_since = self._now()
+
     def _queue(self, name: str) -> Queue:
         queues, asked_at = self._queues, self._now()
         until, queue = queues.get(name, (0.0, None))
@@ -69,19 +80,26 @@ class RouteCache:
 
     def _remembered(self, exchange: str, routing_key: str) -> RoutingTable | None:
         for key in (None, routing_key):
-            until, table = self._tables.get((exchange, key), (0.0, None))
-            if table is not None and until > self._now():
-                return table
+            known = self._tables.get((exchange, key))
+            if known is not None and self._is_believed(*known):
+                return known[-1]
         return None
+
+    def _is_believed(self, asked_at: float, believed_for: float, table: RoutingTable) -> bool:
+        now = self._now()
+        if now < asked_at + believed_for:
+            return True
+        would_know = self._told_since <= asked_at and now < self.told_until
+        return table.kind is Kind.TOPIC and not table.entries and would_know and now < asked_at + NOBODY_IF_TOLD
 
     def _read(self, exchange: str, routing_key: str) -> RoutingTable:
         tables, asked_at = self._tables, self._now()
         table = self._store.table(exchange, routing_key)
         if table.kind is Kind.TOPIC:
             believed_for = TOPIC_FOR if table.entries else NOBODY_FOR
-            _remember(tables, (exchange, None), (asked_at + believed_for, table))
+            _remember(tables, (exchange, None), (asked_at, believed_for, table))
         elif table.kind is Kind.DIRECT and _lasts(table):
-            _remember(tables, (exchange, routing_key), (asked_at + DIRECT_FOR, table))
+            _remember(tables, (exchange, routing_key), (asked_at, DIRECT_FOR, table))
         return table
 
 

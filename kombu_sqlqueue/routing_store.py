@@ -64,6 +64,7 @@ class RoutingStore(Protocol):
     def bind(self, binding: Binding) -> bool:
         """Make sure that there is this binding; True if anything was changed.
 
+        One of a topic exchange is announced, as `ROUTES`.
         The exchange need not be declared. Raises NotFoundError if the queue is not.
         """
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Protocol
 
-from .messages import DeadMessage, Delivery, Lease, NewMessage, Outcome, QueueCounts, Reason, Reclaimed
+from .messages import DeadMessage, Delivery, Lease, NewMessage, Outcome, Promoted, QueueCounts, Reason, Reclaimed
 
 __all__ = ["MessageStore"]
 
@@ -121,8 +121,12 @@ class MessageStore(Protocol):
 
     # -- time -----------------------------------------------------------------------------
 
-    def promote(self, *, limit: int) -> int:
-        """Make up to `limit` delayed messages that are due ready; the answer is how many."""
+    def promote(self, *, limit: int, by: str | None = None) -> Promoted:
+        """Make up to `limit` delayed messages that are due ready.
+
+        All who wait for their queues are told, save for the waiter called `by`, who looks by itself. The next
+        one may be due now: there are more, or somebody else has it.
+        """
 
     def next_due(self) -> timedelta | None:
         """How long until the first delayed message is due (zero if one is), None if none waits."""

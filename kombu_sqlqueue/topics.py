@@ -11,9 +11,10 @@ __all__ = [
     "LONGEST_NAME",
     "RELAY",
     "RESULTS",
+    "ROUTES",
     "later_topic",
-    "names_in",
     "queue_topic",
+    "ready_in",
     "result_topic",
     "task_in",
     "tells_of_later",
@@ -25,6 +26,8 @@ __all__ = [
 RESULTS = "results"
 #: A relay has stopped: another may go on.
 RELAY = "relay"
+#: A topic exchange leads to one more queue.
+ROUTES = "routes"
 _QUEUE = "queue:"
 _LATER = "later:"
 #: Bytes of the longest name of a queue that fits into a topic.
@@ -48,9 +51,9 @@ def later_topic(queue: str) -> str:
     return _LATER + topic_name(queue)
 
 
-def names_in(topics: Iterable[str]) -> set[str]:
-    """What stands there for the queues that topics are about."""
-    return {topic.partition(":")[2] for topic in topics}
+def ready_in(topics: Iterable[str]) -> set[str]:
+    """What stands there for the queues in which something is ready."""
+    return {topic.removeprefix(_QUEUE) for topic in topics if topic.startswith(_QUEUE)}
 
 
 def tells_of_later(topics: Iterable[str]) -> bool:

@@ -13,6 +13,8 @@ import socket
 import sys
 import time
 import warnings
+from collections.abc import Collection
+from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -26,7 +28,7 @@ from .notifier import Subscription
 from .options import Options, hide_password
 from .process import Process, process_for
 from .settling import WAIT_FOR
-from .topics import names_in, queue_topic, tells_of_later
+from .topics import ROUTES, queue_topic, ready_in, tells_of_later, topic_name
 
 __all__ = ["PartsTransport", "Transport"]
 
@@ -42,7 +44,7 @@ BUSY_FOR = 0.25
 #: Seconds after which queues that were found empty are looked at again while nobody wakes us.
 LOOK_AGAIN_AFTER = 0.04
 #: Where each message is announced, looking without being told is the last resort: once in so many intervals.
-TRUST = 5
+TRUST = 10
 #: Write what was settled before a claim if it is this much.
 SETTLE_AT = 16
 #: The first due moment is asked for again at least this often, in seconds.
@@ -119,6 +121,7 @@ class Transport(virtual.Transport):
         if self._loop is not None:
             self._leave_loop()
         if self._subscription is not None:
+            self.process.routes.told_until = 0.0
             self._subscription.close()
             self._subscription = None
 
@@ -283,6 +286,7 @@ class Transport(virtual.Transport):
         if self._full_claims >= BUSY_AFTER:
             self._busy_until = time.monotonic() + BUSY_FOR
             if self._armed:
+                self.process.routes.told_until = 0.0
                 self._listening().disarm()
                 self._armed = False
         if found and not self._listening().announces:
@@ -307,10 +311,12 @@ class Transport(virtual.Transport):
         if time.monotonic() < self._busy_until:
             return False
         fresh = self._listening().arm()
+        self.process.routes.told_until = self._listening().heard_until
         if fresh or not self._armed:
             self._armed = True
             self._patience = 0
         if fresh:
+            self.process.routes.doubt()
             self._look_everywhere()
         return fresh
 
@@ -337,34 +343,49 @@ class Transport(virtual.Transport):
     def _look_ahead(self) -> None:
         now = time.monotonic()
         if now >= self._look_ahead_at:
-            due_in = self.process.messages.next_due()
-            self._look_ahead_at = now + LOOK_AHEAD_EVERY
-            self._next_due = math.inf if due_in is None else now + due_in.total_seconds()
+            self._expect(self.process.messages.next_due(), now)
+
+    def _expect(self, due_in: timedelta | None, asked_at: float) -> None:
+        self._look_ahead_at = asked_at + LOOK_AHEAD_EVERY
+        self._next_due = math.inf if due_in is None else asked_at + due_in.total_seconds()
 
     def _promote(self) -> None:
-        due = time.monotonic() >= self._next_due
-        if due and self.process.messages.promote(limit=PROMOTE_BATCH) < PROMOTE_BATCH:
-            self._look_ahead_at = 0.0
-            self._look_ahead()
+        """Make ready what is due; it is claimed in the same turn."""
+        asked_at = time.monotonic()
+        if asked_at < self._next_due:
+            return
+        promoted = self.process.messages.promote(limit=PROMOTE_BATCH, by=self._listening().name)
+        self._expect(promoted.due_in, asked_at)
+        if promoted.ready:
+            self._look_into({topic_name(queue) for queue in promoted.queues})
+        else:
+            # Most often somebody else is just at it, and tells us.
+            self._next_due = max(self._next_due, asked_at + IMPATIENCE[0])
 
     def _take_in(self, heard: frozenset[str] | None) -> None:
         if heard is None or tells_of_later(heard):
             # It may be due before what we know of.
             self._look_ahead_at = 0.0
+        if heard is not None and ROUTES in heard:
+            self.process.routes.forget()
         if heard is None:
+            self.process.routes.doubt()
             self._look_everywhere()
-        elif heard:
+        elif names := ready_in(heard):
             self._heard = True
-            names = names_in(heard)
-            for channel in list(self.channels):
-                channel.look(names)
+            self._look_into(names)
 
     def _look_everywhere(self) -> None:
         for channel in list(self.channels):
             channel.look()
 
+    def _look_into(self, names: Collection[str]) -> None:
+        for channel in list(self.channels):
+            channel.look(names)
+
     def _topics(self) -> set[str]:
-        return {queue_topic(queue) for channel in self.channels for queue in channel._active_queues}
+        queues = {queue_topic(queue) for channel in self.channels for queue in channel._active_queues}
+        return {ROUTES, *queues}
 
     def _listening(self) -> Subscription:
         if self._subscription is None:

@@ -140,6 +140,9 @@ class Advancer:
 class AdvancerStep(bootsteps.StartStopStep):
     """Starts the thread with the worker."""
 
+    # A child of the pool would inherit the connection that it makes.
+    requires = ("celery.worker.components:Pool",)
+
     def __init__(self, worker: Any, **kwargs: Any) -> None:
         super().__init__(worker, **kwargs)
         self._advancer: Advancer | None = None

@@ -106,6 +106,11 @@ class Consumers:
             self._empty(queue)
         return self._database.run(lambda tx: self._sweep(tx, limit))
 
+    def has_unused(self) -> ColumnElement[bool]:
+        """Whether there is a queue that nobody misses, or a consumer that is lost."""
+        doomed = select(self._queue.c.name).where(self._is_doomed())
+        return or_(doomed.exists(), select(self._consumer.c.queue).where(*self._lost()).exists())
+
     def _sweep(self, tx: Connection, limit: int) -> list[str]:
         q = self._queue
         doomed = select(q).where(self._is_doomed()).order_by(q.c.name).limit(limit).with_for_update(skip_locked=True)
@@ -116,10 +121,8 @@ class Consumers:
         return sorted(row.name for row in rows)
 
     def _forget_lost(self, tx: Connection, limit: int) -> None:
-        c, q = self._consumer, self._queue
-        # The last ones of a queue that dies with its consumers are what tells that it had any.
-        spared = exists().where(q.c.name == c.c.queue, self._dies_with_consumers(), ~self._is_consumed())
-        lost = select(c.c.queue, c.c.lessee).where(~self._lives(), ~spared).limit(limit).with_for_update(skip_locked=True)
+        c = self._consumer
+        lost = select(c.c.queue, c.c.lessee).where(*self._lost()).limit(limit).with_for_update(skip_locked=True)
         pairs = [tuple(row) for row in tx.execute(lost)]
         if pairs:
             tx.execute(delete(c).where(tuple_(c.c.queue, c.c.lessee).in_(pairs)))
@@ -162,6 +165,13 @@ class Consumers:
         """Ready and delayed messages, apart: each has an index of its own."""
         m = self._message.c
         return (m.queue == queue, m.position.is_not(None)), (m.queue == queue, m.due_at.is_not(None))
+
+    def _lost(self) -> tuple[ColumnElement[bool], ...]:
+        """That a consumer may be forgotten."""
+        c, q = self._consumer, self._queue
+        # The last ones of a queue that dies with its consumers are what tells that it had any.
+        spared = exists().where(q.c.name == c.c.queue, self._dies_with_consumers(), ~self._is_consumed())
+        return ~self._lives(), ~spared
 
     def _lives(self) -> ColumnElement[bool]:
         c, lessee = self._consumer, self._lessee

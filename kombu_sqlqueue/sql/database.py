@@ -231,9 +231,9 @@ class Database:
         """As `Dialect.announcing`."""
         return self.dialect.announcing(write, self.tables, topic, waited_as, now=self.now())
 
-    def announcing_queues(self, write: Update, queue: ColumnElement[str]) -> Executable | None:
-        """As `Dialect.announcing_queues`."""
-        return self.dialect.announcing_queues(write, queue, self.tables, now=self.now())
+    def promoting(self, write: Update, *, by: ColumnElement[str]) -> Executable | None:
+        """As `Dialect.promoting`."""
+        return self.dialect.promoting(write, self.tables, now=self.now(), by=by)
 
     def waker(self) -> Waker | None:
         """As `Dialect.waker`."""

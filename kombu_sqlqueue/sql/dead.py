@@ -127,10 +127,17 @@ class Dead:
         return len(rows)
 
     def unpark(self, tx: Connection, tasks: Collection[str], *, limit: int) -> int:
-        d = self._dead.c
-        parked = select(d.id).where(d.reason == Reason.UNKNOWN_TASK.value, d.task.in_(tasks)).order_by(d.id).limit(limit)
-        ids = tx.scalars(parked.with_for_update(skip_locked=self._skip_locked)).all()
+        parked = self._parked(tasks).limit(limit).with_for_update(skip_locked=self._skip_locked)
+        ids = tx.scalars(parked).all()
         return self.redrive(tx, ids) if ids else 0
+
+    def has_parked(self, tx: Connection, tasks: Collection[str]) -> bool:
+        """Whether a message of one of these tasks is parked."""
+        return tx.scalar(self._parked(tasks).limit(1)) is not None
+
+    def _parked(self, tasks: Collection[str]) -> Select[int]:
+        d = self._dead.c
+        return select(d.id).where(d.reason == Reason.UNKNOWN_TASK.value, d.task.in_(tasks)).order_by(d.id)
 
     def _held(self, tx: Connection, lease: Lease, *also: ColumnElement[bool]) -> Row[*tuple[Any, ...]] | None:
         m = self._message.c

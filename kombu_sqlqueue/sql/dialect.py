@@ -183,12 +183,13 @@ class Dialect(Protocol):
         It returns a row then, and none otherwise.
         """
 
-    def announcing_queues(
-        self, write: Update, queue: ColumnElement[str], tables: Tables, *, now: ColumnElement[int]
+    def promoting(
+        self, write: Update, tables: Tables, *, now: ColumnElement[int], by: ColumnElement[str]
     ) -> Executable | None:
-        """`write`, which makes messages ready, telling those who wait for their `queue`; it need not be on disk.
+        """`write`, which makes due messages ready, telling all who wait for them but the waiter `by`; it need not be on disk.
 
-        It selects how many messages it changed, and something else. None where that takes more than a statement.
+        It selects how many messages it changed, a list of their queues, the microseconds until the first of the others
+        is due, and something else. None where that takes more than a statement.
         """
 
     def waker(self, engine: Engine, tables: Tables) -> Waker | None:

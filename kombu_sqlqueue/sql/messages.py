@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection
 
-from ..messages import DeadMessage, Delivery, Lease, NewMessage, Outcome, QueueCounts, Reason, Reclaimed
+from ..messages import DeadMessage, Delivery, Lease, NewMessage, Outcome, Promoted, QueueCounts, Reason, Reclaimed
 from .claims import Claims
 from .database import Database
 from .dead import Dead
@@ -160,18 +160,22 @@ class SQLMessageStore:
 
     # -- time -----------------------------------------------------------------------------
 
-    def promote(self, *, limit: int) -> int:
+    def promote(self, *, limit: int, by: str | None = None) -> Promoted:
         promoting = self._waiting.promoting(limit)
         if promoting is None or not self._work.own:
             return self._work.run(lambda tx: self._waiting.promote(tx, limit))
-        ((promoted, _),) = self._work.statement(lambda tx: promoting(tx, {}))
-        return int(promoted)
+        return self._work.statement(lambda tx: promoting(tx, by))
 
     def next_due(self) -> timedelta | None:
         return self._work.statement(self._waiting.next_due)
 
     def expire(self, *, limit: int) -> int:
         return self._work.run(lambda tx: self._waiting.expire(tx, limit))
+
+    @property
+    def has_expired(self) -> ColumnElement[bool]:
+        """Whether `expire` would find any."""
+        return self._waiting.has_expired()
 
     # -- dead messages --------------------------------------------------------------------
 
@@ -188,6 +192,9 @@ class SQLMessageStore:
         return self._work.run(lambda tx: self._dead.redrive(tx, ids)) if ids else 0
 
     def unpark(self, tasks: Collection[str], *, limit: int) -> int:
+        # Nearly always there are none.
+        if not self._work.statement(lambda tx: self._dead.has_parked(tx, tasks)):
+            return 0
         return self._work.run(lambda tx: self._dead.unpark(tx, tasks, limit=limit))
 
     # -- operating ------------------------------------------------------------------------

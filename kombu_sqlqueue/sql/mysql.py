@@ -218,7 +218,7 @@ class MySQL:
     ) -> Executable:
         raise NotImplementedError("no statement tells here whether it took effect: ask for UPDATE_RETURNING first")
 
-    def announcing_queues(self, write: Any, queue: ColumnElement[str], tables: Tables, *, now: ColumnElement[int]) -> None:
+    def promoting(self, write: Any, tables: Tables, *, now: ColumnElement[int], by: ColumnElement[str]) -> None:
         return None
 
     def waker(self, engine: Engine, tables: Tables) -> Glancer:

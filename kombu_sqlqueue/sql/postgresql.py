@@ -196,20 +196,28 @@ class PostgreSQL:
         notified = select(func.count(func.pg_notify(_channel(tables), topic))).where(waits.exists()).scalar_subquery()
         return select(written.c.written, notified)
 
-    def announcing_queues(
-        self, write: Update, queue: ColumnElement[str], tables: Tables, *, now: ColumnElement[int]
-    ) -> Select[int, int]:
-        written = write.where(self.unhurried()).returning(queue.label("queue")).cte("written")
+    def promoting(
+        self, write: Update, tables: Tables, *, now: ColumnElement[int], by: ColumnElement[str]
+    ) -> Select[int, list[str] | None, int | None, int]:
+        m = tables.message.c
+        written = write.where(self.unhurried()).returning(m.id, m.queue).cte("written")
         # As `topic_name` has it.
         digest = func.encode(func.sha256(func.convert_to(written.c.queue, "UTF8")), "hex")
         name = sa.case((func.octet_length(written.c.queue) <= LONGEST_NAME, written.c.queue), else_=digest)
         topics = select((literal(queue_topic("")) + name).label("topic")).distinct().cte("topics")
         waiter = tables.waiter.c
-        waits = select(1).where(waiter.topic == topics.c.topic, waiter.expires_at > now)
+        waits = select(1).where(waiter.topic == topics.c.topic, waiter.expires_at > now, waiter.waiter != by)
         notified = (
             select(func.count(func.pg_notify(_channel(tables), topics.c.topic))).where(waits.exists()).scalar_subquery()
         )
-        return select(select(func.count()).select_from(written).scalar_subquery(), notified)
+        # The statement sees all as they were before it.
+        others = select(m.due_at - now).where(m.due_at.is_not(None), m.id.not_in(select(written.c.id)))
+        return select(
+            select(func.count()).select_from(written).scalar_subquery(),
+            select(func.array_agg(written.c.queue.distinct())).scalar_subquery(),
+            others.order_by(m.due_at).limit(1).scalar_subquery(),
+            notified,
+        )
 
     def waker(self, engine: Engine, tables: Tables) -> Listener:
         from .listen import Listener

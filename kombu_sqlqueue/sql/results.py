@@ -18,6 +18,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     delete,
+    exists,
     literal,
     or_,
     select,
@@ -153,12 +154,21 @@ class SQLResultStore:
     # -- retention ------------------------------------------------------------------------
 
     def prune(self, limit: int) -> int:
-        return sum(self._prune(table, limit) for table in (self._result, self._group, self._chord))
+        return sum(self._prune(table, limit) for table in self._expiring)
+
+    @property
+    def _expiring(self) -> tuple[Table, ...]:
+        return self._result, self._group, self._chord
+
+    @property
+    def has_expired(self) -> ColumnElement[bool]:
+        """Whether `prune` would find any."""
+        return or_(*(exists().where(self._expired(table)) for table in self._expiring))
 
     def _prune(self, table: Table, limit: int) -> int:
         """Delete up to `limit` expired rows; those that someone else is writing just now are left for later."""
         [key] = table.primary_key
-        expired = table.c.expires_at <= self._database.now()
+        expired = self._expired(table)
 
         def work(tx: Connection) -> int:
             ids = tx.scalars(select(key).where(expired).limit(limit).with_for_update(skip_locked=True)).all()
@@ -170,6 +180,9 @@ class SQLResultStore:
         if self._one(lambda tx: tx.scalar(select(key).where(expired).limit(1))) is None:
             return 0
         return self._database.run(work)
+
+    def _expired(self, table: Table) -> ColumnElement[bool]:
+        return table.c.expires_at <= self._database.now()
 
     # -- small things ---------------------------------------------------------------------
 

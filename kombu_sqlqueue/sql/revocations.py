@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
-from sqlalchemy import delete, select
+from sqlalchemy import ColumnElement, delete, exists, select
 
 from ..clock import microseconds
 from ..revoking import Revocation
@@ -43,6 +43,11 @@ class SQLRevocationStore:
         t = self._table.c
         remembered = select(t.value, t.stamp).where(t.expires_at > self._database.now()).order_by(t.expires_at)
         return [Revocation(*row) for row in self._database.statement(lambda tx: tx.execute(remembered).all())]
+
+    @property
+    def has_expired(self) -> ColumnElement[bool]:
+        """Whether `prune` would find any."""
+        return exists().where(self._table.c.expires_at <= self._database.now())
 
     def prune(self, *, limit: int) -> int:
         t = self._table

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, delete, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, null, or_, select, union_all, update
 
 from ..clock import microseconds
 from ..errors import NotFoundError
@@ -22,8 +22,10 @@ from ..routing import (
     pack_arguments,
     unpack_arguments,
 )
+from ..topics import ROUTES
 from .consumers import Consumers
 from .database import Database
+from .direct import Direct
 
 __all__ = ["SQLRoutingStore"]
 
@@ -39,6 +41,8 @@ class SQLRoutingStore:
         self._queue = database.tables.queue
         self._binding = database.tables.binding
         self._consumers = Consumers(database)
+        announcement = database.announcement(always=True)
+        self._announce = None if announcement is None else Direct(database, announcement)
         # A declaration commits at once, also inside the caller's transaction, because kombu remembers
         # it even if that is rolled back. With a single writer the caller would wait for itself.
         self._joins = not database.has_writers
@@ -119,6 +123,10 @@ class SQLRoutingStore:
             "arguments": _dump(unpack_arguments(binding.arguments)),
         }
         tx.execute(self._database.dialect.insert_missing(self._binding, [values]))
+        kind = tx.scalar(select(self._exchange.c.kind).where(self._exchange.c.name == binding.exchange))
+        if kind == Kind.TOPIC:
+            # Also to who waits from now on: it may have read the bindings before this commit.
+            self._database.announce(tx, {ROUTES}, by=self._announce)
         return True
 
     def unbind(self, binding: Binding) -> bool:
@@ -139,13 +147,11 @@ class SQLRoutingStore:
             .select_from(b.join(q, q.c.name == b.c.queue).outerjoin(e, e.c.name == b.c.exchange))
             .where(b.c.exchange == exchange, or_(b.c.routing_key == routing_key, e.c.kind != Kind.DIRECT.value))
         )
-        rows = self._read(lambda tx: tx.execute(bound).all())
-        if rows:
-            kind = Kind.parse(rows[0].kind)
-        else:
-            declared = self.exchange(exchange)
-            kind = declared.kind if declared else Kind.DIRECT
-        return RoutingTable(kind, tuple((row.routing_key, _as_queue(row)) for row in rows))
+        # Be it bound or not.
+        declared = select(e.c.kind, *(null() for _ in (b.c.routing_key, *q.c))).where(e.c.name == exchange)
+        rows = self._read(lambda tx: tx.execute(union_all(bound, declared)).all())
+        entries = tuple((row.routing_key, _as_queue(row)) for row in rows if row.name is not None)
+        return RoutingTable(Kind.parse(rows[0].kind if rows else None), entries)
 
     def route(self, exchange: str, routing_key: str) -> list[Queue]:
         if not exchange:
@@ -173,6 +179,11 @@ class SQLRoutingStore:
 
     def sweep(self, *, limit: int) -> list[str]:
         return self._consumers.sweep(limit)
+
+    @property
+    def has_unused(self) -> ColumnElement[bool]:
+        """Whether `sweep` would find any, or consumers that are lost."""
+        return self._consumers.has_unused()
 
     # -- transactions ---------------------------------------------------------------------
 

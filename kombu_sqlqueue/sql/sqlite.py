@@ -191,7 +191,7 @@ class SQLite:
         statement: Executable = write.returning(sa.literal(1))
         return statement
 
-    def announcing_queues(self, write: Any, queue: ColumnElement[str], tables: Tables, *, now: ColumnElement[int]) -> None:
+    def promoting(self, write: Any, tables: Tables, *, now: ColumnElement[int], by: ColumnElement[str]) -> None:
         return None
 
     def waker(self, engine: Engine, tables: Tables) -> Watcher:

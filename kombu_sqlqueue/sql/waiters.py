@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import timedelta
 
-from sqlalchemy import delete
+from sqlalchemy import ColumnElement, delete, exists
 
 from ..clock import microseconds
 from .database import Database
@@ -28,17 +28,20 @@ class SQLWaiters:
     def arm(self, waiter: str, topics: Collection[str], *, armed_for: timedelta) -> None:
         """Record that `waiter` wants to hear `topics` for the next `armed_for`."""
         until = self._database.now() + microseconds(armed_for)
-        upsert = self._database.dialect.upsert
-        statements = [
-            upsert(self._table, {"topic": topic, "waiter": waiter, "expires_at": until}, update={"expires_at": until})
-            for topic in topics
-        ]
-        self._database.run(lambda tx: [tx.execute(statement) for statement in statements])
+        rows = [{"topic": topic, "waiter": waiter, "expires_at": until} for topic in sorted(topics)]
+        if rows:
+            upsert = self._database.dialect.upsert(self._table, rows, update=["expires_at"])
+            self._database.statement(lambda tx: tx.execute(upsert))
 
     def disarm(self, waiter: str) -> None:
         """`waiter` is busy or gone: nobody needs to announce anything to it."""
         t = self._table
         self._database.statement(lambda tx: tx.execute(delete(t).where(t.c.waiter == waiter)))
+
+    @property
+    def has_expired(self) -> ColumnElement[bool]:
+        """Whether `prune` would find any."""
+        return exists().where(self._table.c.expires_at < self._database.now())
 
     def prune(self) -> None:
         """Forget waiters that did not come back."""

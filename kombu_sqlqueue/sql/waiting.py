@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, String, func, literal, select, union_all
+from sqlalchemy import ColumnElement, Connection, Select, String, bindparam, func, literal, select, union_all
 
-from ..messages import QueueCounts
+from ..messages import Promoted, QueueCounts
 from ..topics import queue_topic
 from .by_key import DeletesByKey
 from .database import Database
@@ -18,6 +18,8 @@ from .direct import Direct
 from .positions import Positions
 
 __all__ = ["Waiting"]
+
+NOW = timedelta(0)
 
 
 class Waiting:
@@ -36,36 +38,55 @@ class Waiting:
         self._first_due = Direct(database, first_due)
         self._promoting: dict[int, Direct | None] = {}
 
-    def promoting(self, limit: int) -> Direct | None:
-        """`promote` as one statement, which selects how many became ready; None where it takes more."""
+    def promoting(self, limit: int) -> Callable[[Connection, str | None], Promoted] | None:
+        """`promote` as one statement; None where it takes more."""
         if limit not in self._promoting:
             m = self._message
             write = self._positions.placing(self._due(), m.c.due_at, m.c.id, most=limit, values={"due_at": None})
-            one = None if write is None else self._database.announcing_queues(write, m.c.queue)
+            one = None if write is None else self._database.promoting(write, by=bindparam("by", type_=String))
             self._promoting[limit] = None if one is None else Direct(self._database, one)
-        return self._promoting[limit]
+        statement = self._promoting[limit]
+        if statement is None:
+            return None
+
+        def promote(tx: Connection, by: str | None) -> Promoted:
+            ((ready, queues, left, _),) = statement(tx, {"by": by or ""})
+            return Promoted(ready, frozenset(queues or ()), _duration(left))
+
+        return promote
 
     def _due(self) -> Select[int]:
         return select(self._message.c.id).where(self._message.c.due_at <= self._database.now())
 
-    def promote(self, tx: Connection, limit: int) -> int:
+    def promote(self, tx: Connection, limit: int) -> Promoted:
         m = self._message
-        due = self._due()
-        if tx.scalar(due.limit(1)) is None:
+        due_in = self.next_due(tx)
+        if due_in is None or due_in > NOW:
             # Of all who wake up at a due moment one is the first.
-            return 0
-        rows = self._positions.place(tx, due, m.c.due_at, m.c.id, most=limit, values={"due_at": None}, tells=[m.c.queue])
-        self._database.announce(tx, {queue_topic(row.queue) for row in rows})
-        return len(rows)
+            return Promoted(due_in=due_in)
+        rows = self._positions.place(
+            tx, self._due(), m.c.due_at, m.c.id, most=limit, values={"due_at": None}, tells=[m.c.queue]
+        )
+        queues = frozenset(row.queue for row in rows)
+        self._database.announce(tx, {queue_topic(queue) for queue in queues})
+        return Promoted(len(rows), queues, self.next_due(tx))
 
     def next_due(self, tx: Connection) -> timedelta | None:
         for (left,) in self._first_due(tx, {}):
-            return timedelta(microseconds=max(0, left))
+            return _duration(left)
         return None
 
     def expire(self, tx: Connection, limit: int) -> int:
+        return self._delete(tx, *self._expired(), order=self._message.c.expires_at, limit=limit)
+
+    def has_expired(self) -> ColumnElement[bool]:
+        """Whether `expire` would find any."""
         m = self._message.c
-        return self._delete(tx, m.expires_at <= self._database.now(), m.lessee.is_(None), order=m.expires_at, limit=limit)
+        return select(m.id).where(*self._expired()).order_by(m.expires_at).limit(1).scalar_subquery().is_not(None)
+
+    def _expired(self) -> tuple[ColumnElement[bool], ...]:
+        m = self._message.c
+        return m.expires_at <= self._database.now(), m.lessee.is_(None)
 
     def purge(self, tx: Connection, queue: str, limit: int) -> int:
         """Delete up to `limit` of what waits in the queue."""
@@ -100,6 +121,11 @@ class Waiting:
             found = found.order_by(order)
         ids = tx.scalars(found).all()
         return self._forget(tx, ids) if ids else 0
+
+
+def _duration(left: int | None) -> timedelta | None:
+    """So many microseconds, none if they are over."""
+    return None if left is None else timedelta(microseconds=max(0, left))
 
 
 def _counted(

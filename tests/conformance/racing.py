@@ -99,7 +99,7 @@ def promotes(options: DatabaseOptions, seconds: float) -> int:
     with Racer(options) as store:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            promoted += store.promote(limit=7)
+            promoted += store.promote(limit=7).ready
     return promoted
 
 

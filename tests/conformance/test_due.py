@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from kombu_sqlqueue.clock import FakeClock
-from kombu_sqlqueue.messages import QueueCounts
+from kombu_sqlqueue.messages import Promoted, QueueCounts
 from kombu_sqlqueue.sql.messages import SQLMessageStore
 
 from .sending import SECOND, after, claim, names, send
@@ -20,11 +20,11 @@ def test_a_delayed_message_is_not_claimed(store: SQLMessageStore, lessee: int, c
 
 def test_a_delayed_message_is_promoted_when_it_is_due(store: SQLMessageStore, lessee: int, clock: FakeClock):
     send(store, "a", due_at=after(clock, SECOND))
-    assert store.promote(limit=10) == 0
+    assert store.promote(limit=10).ready == 0
 
     clock.advance(SECOND)
-    assert store.promote(limit=10) == 1
-    assert store.promote(limit=10) == 0
+    assert store.promote(limit=10).ready == 1
+    assert store.promote(limit=10).ready == 0
     assert names(claim(store, lessee)) == ["a"]
 
 
@@ -56,9 +56,9 @@ def test_one_promotion_takes_no_more_than_its_limit_and_the_earliest_first(
         send(store, name, due_at=after(clock, seconds * SECOND))
     clock.advance(10 * SECOND)
 
-    assert store.promote(limit=2) == 2
+    assert store.promote(limit=2).ready == 2
     assert names(claim(store, lessee)) == ["a", "b"]
-    assert store.promote(limit=2) == 1
+    assert store.promote(limit=2).ready == 1
 
 
 def test_it_is_known_when_the_next_message_is_due(store: SQLMessageStore, clock: FakeClock):
@@ -75,6 +75,22 @@ def test_it_is_known_when_the_next_message_is_due(store: SQLMessageStore, clock:
 
     store.promote(limit=10)
     assert store.next_due() == timedelta(seconds=0.5)
+
+
+def test_a_promotion_tells_in_which_queues_and_when_the_next_message_is_due(store: SQLMessageStore, clock: FakeClock):
+    assert store.promote(limit=10) == Promoted()
+
+    for name, queue, seconds in [("a", "q", 1), ("b", "other", 2), ("c", "q", 2), ("d", "another", 7)]:
+        send(store, name, queue=queue, due_at=after(clock, seconds * SECOND))
+    assert store.promote(limit=10) == Promoted(due_in=SECOND)
+
+    clock.advance(3 * SECOND)
+    assert store.promote(limit=1) == Promoted(1, frozenset({"q"}), timedelta(0))
+    assert store.promote(limit=10) == Promoted(2, frozenset({"q", "other"}), 4 * SECOND)
+    assert store.promote(limit=10) == Promoted(due_in=4 * SECOND)
+
+    clock.advance(4 * SECOND)
+    assert store.promote(limit=10) == Promoted(1, frozenset({"another"}), None)
 
 
 def test_a_delayed_message_may_expire_before_it_is_due(store: SQLMessageStore, lessee: int, clock: FakeClock):

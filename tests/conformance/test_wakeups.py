@@ -14,11 +14,13 @@ from sqlalchemy.engine import make_url
 from kombu_sqlqueue.clock import FakeClock
 from kombu_sqlqueue.errors import StoreUnavailableError
 from kombu_sqlqueue.options import DatabaseOptions
+from kombu_sqlqueue.routing import Binding, Exchange, Kind, Queue
 from kombu_sqlqueue.sql.database import Database
 from kombu_sqlqueue.sql.dialect import Capability, Waker
 from kombu_sqlqueue.sql.messages import SQLMessageStore
+from kombu_sqlqueue.sql.routing import SQLRoutingStore
 from kombu_sqlqueue.sql.waiters import SQLWaiters
-from kombu_sqlqueue.topics import queue_topic
+from kombu_sqlqueue.topics import ROUTES, queue_topic
 
 from ..databases import requires
 from .sending import SECOND, after, claim, claim_one, message, send
@@ -152,6 +154,41 @@ def test_whatever_makes_a_message_ready_is_announced(
     assert announces(lambda: send(store, "later", due_at=after(clock, SECOND)), "later:q")
     clock.advance(SECOND)
     assert announces(lambda: store.promote(limit=10))
+
+
+@listens
+def test_a_new_binding_of_a_topic_exchange_is_announced_to_all(waker: Waker, database: Database):
+    """Also to who waits only from the moment at which it is being made."""
+    routing = SQLRoutingStore(database)
+    for kind in (Kind.TOPIC, Kind.DIRECT):
+        routing.declare_exchange(Exchange(kind.value, kind))
+    routing.declare_queue(Queue("q"))
+
+    assert routing.bind(Binding("direct", "q", "key"))
+    assert waker.wait(A_WHILE) == frozenset()
+    assert routing.bind(Binding("topic", "q", "#"))
+    assert waker.wait(SOON) == {ROUTES}
+    assert not routing.bind(Binding("topic", "q", "#"))
+    assert waker.wait(A_WHILE) == frozenset()
+
+
+@listens
+def test_who_promotes_looks_by_itself_and_is_not_told(
+    waker: Waker, store: SQLMessageStore, wait_for: Callable[..., None], clock: FakeClock
+):
+    wait_for("q")
+    send(store, "a", due_at=clock.now() + 1)
+    assert waker.wait(SOON) == {"later:q"}
+    send(store, "b", due_at=after(clock, SECOND))
+    assert waker.wait(SOON) == {"later:q"}
+
+    clock.advance(SECOND / 2)
+    assert store.promote(limit=10, by="somebody").ready == 1
+    assert waker.wait(A_WHILE) == frozenset()
+
+    clock.advance(SECOND)
+    assert store.promote(limit=10, by="somebody else").ready == 1
+    assert waker.wait(SOON) == {"queue:q"}
 
 
 @listens

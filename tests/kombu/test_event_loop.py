@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from kombu import Consumer, Queue
@@ -86,6 +87,43 @@ def test_an_ack_in_the_loop_makes_room_at_once(connection, hub, name):
 
     first, second = acked_at
     assert second - first < 0.5
+
+
+def test_what_becomes_due_is_claimed_in_the_same_turn(connection, hub, name, monkeypatch):
+    """Nobody is asked in between when the next one is due: the promotion has told."""
+    channel = connection.channel()
+    queue = Queue(name)(channel)
+    queue.declare()
+    got, asked = [], []
+    consumer = Consumer(channel, [queue], on_message=lambda m: (got.append(m.payload), m.ack()))
+    consumer.consume()
+    connection.register_with_event_loop(hub)
+    for number in range(3):
+        channel.Producer().publish(number, routing_key=name, headers=task_due_in(0.5 + number / 10))
+    messages, keeper = connection.transport.process.messages, connection.transport.keeper
+    for owner, call in [(messages, "promote"), (messages, "next_due"), (keeper, "claim")]:
+        watch(monkeypatch, owner, call, asked)
+
+    assert run(hub, lambda: got == [0, 1, 2])
+    promoted = [at for at, (call, answer) in enumerate(asked) if call == "promote" and answer.ready]
+    assert sum(asked[at][1].ready for at in promoted) == 3
+    assert all(asked[at + 1][0] == "claim" and asked[at + 1][1] for at in promoted)
+
+
+def task_due_in(seconds):
+    return {"id": "id", "task": "task", "eta": (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()}
+
+
+def watch(monkeypatch, owner, name, asked):
+    """Note each call and its answer."""
+    call = getattr(owner, name)
+
+    def noting(*args, **kwargs):
+        answer = call(*args, **kwargs)
+        asked.append((name, answer))
+        return answer
+
+    monkeypatch.setattr(owner, name, noting)
 
 
 def test_a_connection_may_be_closed_in_the_loop(connect, hub, name):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kombu_sqlqueue.route_cache import DIRECT_FOR, NOBODY_FOR, ROUTES, TOPIC_FOR, RouteCache
+from kombu_sqlqueue.route_cache import DIRECT_FOR, NOBODY_FOR, NOBODY_IF_TOLD, ROUTES, TOPIC_FOR, RouteCache
 from kombu_sqlqueue.routing import Binding, Exchange, Kind, Queue, RoutingTable
 
 
@@ -117,6 +117,46 @@ def test_transient_messages_that_nobody_wants_cost_one_look_a_while(store, watch
     store.declare(Exchange("events", Kind.TOPIC), ("#", Queue("flower")))
     watch.now += NOBODY_FOR * 1.1
     assert names(cache.route("events", "task.sent", transient=True)) == ["flower"]
+
+
+def test_who_is_told_of_new_bindings_believes_longer_that_there_are_none(store, watch, cache):
+    store.declare(Exchange("events", Kind.TOPIC))
+    cache.told_until = watch.now + 2 * NOBODY_IF_TOLD
+    for _ in range(9):
+        assert cache.route("events", "task.sent", transient=True) == []
+        watch.now += NOBODY_IF_TOLD / 10
+    assert store.asked == 1
+
+    store.declare(Exchange("events", Kind.TOPIC), ("#", Queue("flower")))
+    cache.forget()
+    assert names(cache.route("events", "task.sent", transient=True)) == ["flower"]
+
+
+@pytest.mark.parametrize("why", ["missed", "deaf", "long ago"])
+def test_who_may_not_have_been_told_of_a_new_binding_asks_again(store, watch, cache, why):
+    store.declare(Exchange("events", Kind.TOPIC))
+    cache.told_until = watch.now + 2 * NOBODY_IF_TOLD
+    cache.route("events", "task.sent", transient=True)
+    watch.now += NOBODY_FOR * 1.1
+    if why == "missed":
+        cache.doubt()
+    elif why == "deaf":
+        cache.told_until = 0.0
+    else:
+        watch.now += NOBODY_IF_TOLD
+
+    cache.route("events", "task.sent", transient=True)
+    assert store.asked == 2
+
+
+def test_a_topic_that_leads_somewhere_is_read_as_often_though_we_are_told(store, watch, cache):
+    store.declare(Exchange("events", Kind.TOPIC), ("#", Queue("flower", auto_delete=True)))
+    cache.told_until = watch.now + 2 * NOBODY_IF_TOLD
+    cache.route("events", "task.sent", transient=True)
+    store.bound.clear()
+
+    watch.now += TOPIC_FOR * 1.1
+    assert cache.route("events", "task.sent", transient=True) == []
 
 
 def test_a_lasting_message_that_nobody_wanted_before_is_looked_up_again(store, cache):
