@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from celery import Celery
 
@@ -14,8 +14,10 @@ from kombu_sqlqueue.sql.database import Database
 from kombu_sqlqueue.sql.migrate import Line
 
 from .sql.migrate import line
-from .sql.schedules import SQLScheduleStore
 from .sql.schema import Tables
+
+if TYPE_CHECKING:
+    from .sql.schedules import SQLScheduleStore
 
 __all__ = ["Home"]
 
@@ -52,6 +54,9 @@ class Home:
         return Tables(self.prefix, self.options.schema)
 
     def store(self) -> SQLScheduleStore:
+        # A worker that runs workflows needs no calendars.
+        from .sql.schedules import SQLScheduleStore
+
         return SQLScheduleStore(self.database, self.tables)
 
 

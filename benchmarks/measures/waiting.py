@@ -76,7 +76,8 @@ def idle(peer: Peer, plan: Plan) -> Values:
     """`n` are seconds here."""
     with peer.visit() as site:
         site.start_warm_worker()
-        time.sleep(2)
+        # Who has just had something to do looks for more a while.
+        time.sleep(15)
         asked, before = site.commands(), site.snapshot()
         time.sleep(plan.n)
         after, asked_then = site.snapshot(), site.commands()

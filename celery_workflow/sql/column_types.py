@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, String, Text
-from sqlalchemy.dialects import mysql, sqlite
+from sqlalchemy import String
+
+from kombu_sqlqueue.sql.schema import NUMBER, TEXT
 
 __all__ = ["LONGEST_NAME", "NAME", "NUMBER", "STATE", "TEXT"]
 
@@ -11,6 +12,3 @@ __all__ = ["LONGEST_NAME", "NAME", "NUMBER", "STATE", "TEXT"]
 LONGEST_NAME = 255
 NAME = String(LONGEST_NAME)
 STATE = String(16)
-#: SQLite numbers rows by itself only in a column it calls INTEGER.
-NUMBER = BigInteger().with_variant(sqlite.INTEGER(), "sqlite")
-TEXT = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")

@@ -14,13 +14,13 @@ Every time is microseconds since 1970-01-01 UTC.
 from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, Sequence, SmallInteger, String, Table, Text
-from sqlalchemy.dialects import mysql, sqlite
+from sqlalchemy.dialects import mysql
 
 __all__ = ["Tables"]
 
 NAME = String(255)
 #: SQLite numbers rows by itself only in a column it calls INTEGER.
-NUMBER = BigInteger().with_variant(sqlite.INTEGER(), "sqlite")
+NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 BYTES = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
 TEXT = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 

@@ -86,6 +86,7 @@ def test_bulk_publish_is_one_transaction_and_keeps_the_order(
     messages = process_for(database_options).messages
     lessee = messages.enrol("reader", lease_for=timedelta(minutes=1))
     claimed = messages.claim(["bulk"], limit=50, lessee=lessee)
+    messages.ack([delivery.lease for delivery in claimed])
     assert [f'"id":"{result.id}"' in delivery.envelope for result, delivery in zip(results, claimed, strict=True)] == [
         True
     ] * 50
