@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -70,29 +69,3 @@ def test_a_listener_leaves_nothing_behind(site: Site):
         assert [queue for queue in site.queues() if queue.startswith("celeryev")]
 
     assert not [queue for queue in site.queues() if queue.startswith("celeryev")]
-
-
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
-def test_events_of_many_tasks_are_few_messages(make_site: Callable[..., Site], pool: str):
-    """And at a warm shutdown all are told, also of the task that was running."""
-    site = make_site(event_queue_ttl=600)
-    with site.app.connection() as connection:
-        receiver = site.app.events.Receiver(connection)
-        receiver.queue(connection.default_channel).declare()
-        for number in range(TASKS):
-            site.send("add", number, 1)
-        last = site.send("sleep_late", "last", 2)
-        worker = site.worker("-E", "-P", pool, "-c2")
-        eventually(lambda: site.marks("begin last"))
-        worker.stop()
-        messages = site.counts(receiver.queue.name).ready
-        receiver.should_stop, events = False, []
-        receiver.handlers["*"] = events.append
-        with contextlib.suppress(TimeoutError):
-            receiver.capture(timeout=5)
-
-    told = types(events)
-    assert [told[f"task-{what}"] for what in ("received", "started", "succeeded")] == [TASKS + 1] * 3
-    assert last.id in {each["uuid"] for each in events if each["type"] == "task-succeeded"}
-    # Each would be one of its own otherwise; those of the worker are.
-    assert messages - sum(number for type, number in told.items() if type.startswith("worker-")) < TASKS / 4
