@@ -28,6 +28,8 @@ class EventsStep(bootsteps.StartStopStep):
     def start(self, consumer: Any) -> None:
         """Called at each connection, which has a dispatcher of its own."""
         dispatcher, timer = consumer.event_dispatcher, consumer.timer
+        if dispatcher is None:
+            return  # a worker without events, heartbeats and gossip
         self._waiting = False
 
         def flush() -> None:
