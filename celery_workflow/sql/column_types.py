@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from sqlalchemy import String
-
-from kombu_sqlqueue.sql.schema import NUMBER, TEXT
+from sqlalchemy import BigInteger, Integer, String, Text
+from sqlalchemy.dialects import mysql
 
 __all__ = ["LONGEST_NAME", "NAME", "NUMBER", "STATE", "TEXT"]
 
@@ -12,3 +11,6 @@ __all__ = ["LONGEST_NAME", "NAME", "NUMBER", "STATE", "TEXT"]
 LONGEST_NAME = 255
 NAME = String(LONGEST_NAME)
 STATE = String(16)
+#: SQLite numbers rows by itself only in a column it calls INTEGER.
+NUMBER = BigInteger().with_variant(Integer(), "sqlite")
+TEXT = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
