@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from celery import bootsteps
@@ -27,8 +28,11 @@ class EventsStep(bootsteps.StartStopStep):
 
     def start(self, consumer: Any) -> None:
         """Called at each connection, which has a dispatcher of its own."""
-        dispatcher, timer = consumer.event_dispatcher, consumer.timer
+        dispatcher, timer, hub = consumer.event_dispatcher, consumer.timer, consumer.hub
+        if dispatcher is None:
+            return  # it tells nothing at all: --without-gossip --without-heartbeat
         self._waiting = False
+        thread = threading.get_ident()
 
         def flush() -> None:
             # Before it, since what comes meanwhile may have missed it.
@@ -36,9 +40,14 @@ class EventsStep(bootsteps.StartStopStep):
             dispatcher.flush()
 
         def wait() -> None:
-            if not self._waiting:
-                self._waiting = True
+            if self._waiting:
+                return
+            self._waiting = True
+            if hub is None or threading.get_ident() == thread:
                 timer.call_after(WAIT_FOR, flush)
+            else:
+                # The loop may sleep for long, and is woken so only.
+                hub.call_soon(timer.call_after, WAIT_FOR, flush)
 
         dispatcher.buffer_group, dispatcher.buffer_limit = frozenset({"task"}), MANY
         dispatcher.on_send_buffered = wait

@@ -72,6 +72,11 @@ def test_a_listener_leaves_nothing_behind(site: Site):
     assert not [queue for queue in site.queues() if queue.startswith("celeryev")]
 
 
+def test_a_worker_may_send_no_events_at_all(make_site: Callable[..., Site]):
+    """Celery makes no dispatcher then."""
+    make_site().worker("-P", "solo", "--without-gossip", "--without-heartbeat")
+
+
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 def test_events_of_many_tasks_are_few_messages(make_site: Callable[..., Site], pool: str):
     """And at a warm shutdown all are told, also of the task that was running."""
