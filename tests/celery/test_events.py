@@ -7,10 +7,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from celery import Celery
+
+from kombu_sqlqueue.event_sending import EventsStep
 
 from .workers import Site, eventually
 
@@ -101,3 +105,23 @@ def test_events_of_many_tasks_are_few_messages(make_site: Callable[..., Site], p
     assert last.id in {each["uuid"] for each in events if each["type"] == "task-succeeded"}
     # Each would be one of its own otherwise; those of the worker are.
     assert messages - sum(number for type, number in told.items() if type.startswith("worker-")) < TASKS / 4
+
+
+def test_what_is_added_while_events_are_sent_is_not_forgotten(site: Site):
+    """Celery before 5.7 emptied its buffer after sending, whatever had come meanwhile."""
+    with site.app.connection() as connection:
+        dispatcher = site.app.events.Dispatcher(connection)
+        consumer = SimpleNamespace(event_dispatcher=dispatcher, timer=Mock(), hub=None)
+        EventsStep(consumer).start(consumer)
+        sent: list[list[str]] = []
+
+        def publish(events: Any, *args: Any, **kwargs: Any) -> None:
+            sent.append([each["type"] for each in events])
+            if len(sent) == 1:
+                dispatcher.send("task-succeeded")
+
+        dispatcher.producer = Mock(publish=publish)
+        dispatcher.send("task-started")
+        dispatcher.flush()
+        dispatcher.flush()
+    assert sent == [["task-started"], ["task-succeeded"]]
