@@ -37,9 +37,6 @@ COPIED = frozenset(
 #: Told of each message, and free to alter it.
 LISTENERS = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
 
-#: What a message passes through, besides what its app may have of its own.
-SENDERS = (Signature.apply_async, Task.apply_async, Producer.publish)
-
 
 class Mould:
     """What the messages of one task with the same options have in common."""
@@ -96,7 +93,7 @@ def may_mould(app: Celery) -> bool:
         and all(type(route) is MapRoute for route in app.amqp.router.routes)
         and type(app.backend).on_task_call is Backend.on_task_call
         and (send_task is None or getattr(send_task, "alters_no_message", False))
-        and all(map(_is_untouched, (*SENDERS, type(app).send_task, type(app.amqp).as_task_v2)))
+        and all(map(_is_untouched, _way(app)))
     )
 
 
@@ -138,6 +135,12 @@ def mould_of(task: Task, result: AsyncResult, newest: Newest) -> Mould | None:
     if moves or not is_json or "compression" in envelope["headers"]:
         return None
     return Mould(task, store, message, envelope, result.ignored)
+
+
+def _way(app: Celery) -> tuple[Any, ...]:
+    """What a message passes through, as it is just now."""
+    in_app = type(app).send_task, type(app.amqp).as_task_v2
+    return Signature.apply_async, Task.apply_async, *in_app, Producer.publish
 
 
 def _task_of(signature: Signature) -> Task | None:

@@ -17,7 +17,7 @@ import pytest
 from celery import Celery, Signature, Task, chain, chord, group
 from celery.signals import before_task_publish
 from kombu.exceptions import EncodeError, OperationalError
-from kombu.serialization import register, registry, unregister
+from kombu.serialization import registry
 from sqlalchemy import event, select
 
 from kombu_sqlqueue import bulk_publish
@@ -340,14 +340,14 @@ def test_a_task_may_send_in_a_way_of_its_own(app: Celery, database_options: Data
     assert seen == [(0,), (1,), (2,)]
 
 
-def test_a_serializer_of_ones_own_that_makes_json_serializes_all(app: Celery, database_options: DatabaseOptions):
-    register("sets", lambda value: json.dumps(value, default=sorted), json.loads, "application/json", "utf-8")
-    try:
-        app.conf.task_serializer = "sets"
-        app.task(name="plain")(do_nothing)
-        bulk_publish([app.signature("plain", ({2, 1},)) for _ in range(3)])
-    finally:
-        unregister("sets")
+def test_a_serializer_of_ones_own_that_makes_json_serializes_all(
+    app: Celery, database_options: DatabaseOptions, monkeypatch: pytest.MonkeyPatch
+):
+    knows_sets = registry._encoders["json"]._replace(encoder=lambda value: json.dumps(value, default=sorted))
+    monkeypatch.setitem(registry._encoders, "sets", knows_sets)
+    app.conf.task_serializer = "sets"
+    app.task(name="plain")(do_nothing)
+    bulk_publish([app.signature("plain", ({2, 1},)) for _ in range(3)])
     assert [json.loads(row.body)[0] for row in rows_of(database_options)] == [[[1, 2]]] * 3
 
 
