@@ -6,13 +6,12 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 from celery import Celery
-from celery.canvas import Signature
 from celery.result import AsyncResult
 
 from .batching import Batch, current_batch
 from .channel import Channel
 from .grouping import sent_together
-from .moulding import Mould, kind_of, may_mould, mould_of
+from .moulding import Mould, is_sent_plainly, kind_of, may_mould, mould_of
 
 __all__ = ["bulk_publish"]
 
@@ -67,10 +66,10 @@ class _Bulk:
             return result
         result = self._send(signature)
         newest = self._batch.newest
-        self._moulds[kind] = None if newest is None else mould_of(self._app.tasks[signature.task], result, newest)
+        self._moulds[kind] = None if newest is None else mould_of(signature.type, result, newest)
         return result
 
     def _send(self, signature: Any) -> Any:
-        # A canvas hands its options on to tasks that are sent later.
-        plain = type(signature) is Signature
+        # A canvas hands its options on to tasks that are sent later, and so may a task: the producer is not ours by then.
+        plain = is_sent_plainly(self._app, signature)
         return signature.apply_async(**(self._usual if plain else self._options))

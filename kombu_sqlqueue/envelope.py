@@ -13,7 +13,7 @@ from kombu.utils.json import dumps, loads
 from .messages import Delivery, NewMessage
 from .routing import Queue, check_name
 
-__all__ = ["MAX_PRIORITY", "ORIGIN", "OWNER", "Envelope", "as_text", "from_text", "pack", "that_fit", "unpack"]
+__all__ = ["MAX_PRIORITY", "ORIGIN", "OWNER", "Envelope", "as_bytes", "as_text", "from_text", "pack", "that_fit", "unpack"]
 
 #: As in AMQP, where a priority is one byte.
 MAX_PRIORITY = 255
@@ -121,7 +121,7 @@ def pack(message: Mapping[str, Any], exchange: str, routing_key: str, *, lower_f
     if OWNER in headers:
         check_name("owner", headers[OWNER])
     return Envelope(
-        body=_as_bytes(message["body"]),
+        body=as_bytes(message["body"]),
         text=text,
         priority=_priority(properties, lower_first=lower_first),
         due_at=_instant(task.get("eta")),
@@ -167,6 +167,11 @@ def as_text(value: Any) -> str:
     return str(dumps(value, separators=(",", ":")))
 
 
+def as_bytes(body: Any) -> bytes:
+    """What a serializer made, as it is stored."""
+    return body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body)
+
+
 def that_fit(properties: Mapping[str, Any]) -> dict[str, Any]:
     """The properties without those that neither AMQP has nor JSON can say."""
     return {name: value for name, value in properties.items() if name in AMQP_PROPERTIES or _fits(value)}
@@ -178,10 +183,6 @@ def _fits(value: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
-
-
-def _as_bytes(body: Any) -> bytes:
-    return body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body)
 
 
 def _task_fields(message: Mapping[str, Any], headers: Mapping[str, Any]) -> Mapping[str, Any]:

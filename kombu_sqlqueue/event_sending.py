@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from celery import bootsteps
@@ -27,23 +28,32 @@ class EventsStep(bootsteps.StartStopStep):
 
     def start(self, consumer: Any) -> None:
         """Called at each connection, which has a dispatcher of its own."""
-        dispatcher, timer = consumer.event_dispatcher, consumer.timer
+        dispatcher, timer, hub = consumer.event_dispatcher, consumer.timer, consumer.hub
         if dispatcher is None:
-            return  # a worker without events, heartbeats and gossip
+            return  # it tells nothing at all: --without-gossip --without-heartbeat
         self._waiting = False
+        thread = threading.get_ident()
+        send_unsent = dispatcher.flush
 
-        def flush() -> None:
+        def flush(errors: bool = True, groups: bool = True) -> None:
             # Before it, since what comes meanwhile may have missed it.
             self._waiting = False
-            dispatcher.flush()
+            send_unsent(errors=errors, groups=False)
+            if groups:
+                _send_buffered(dispatcher)
 
         def wait() -> None:
-            if not self._waiting:
-                self._waiting = True
+            if self._waiting:
+                return
+            self._waiting = True
+            if hub is None or threading.get_ident() == thread:
                 timer.call_after(WAIT_FOR, flush)
+            else:
+                # The loop may sleep for long, and is woken so only.
+                hub.call_soon(timer.call_after, WAIT_FOR, flush)
 
         dispatcher.buffer_group, dispatcher.buffer_limit = frozenset({"task"}), MANY
-        dispatcher.on_send_buffered = wait
+        dispatcher.on_send_buffered, dispatcher.flush = wait, flush
 
     def stop(self, consumer: Any) -> None:
         """Of tasks that end while the worker stops it is told at once: the timer may not come round again."""
@@ -51,3 +61,13 @@ class EventsStep(bootsteps.StartStopStep):
         if dispatcher is not None:
             dispatcher.on_send_buffered = dispatcher.flush
             dispatcher.flush()
+
+
+def _send_buffered(dispatcher: Any) -> None:
+    """As Celery 5.7 does; before, it forgot what threads had added meanwhile, and what could not be sent."""
+    with dispatcher.mutex:
+        events = dispatcher._group_buffer["task"]
+        batch = events[:]
+        if batch and dispatcher.producer is not None:
+            dispatcher._publish(batch, dispatcher.producer, "task.multi")
+            del events[: len(batch)]

@@ -24,11 +24,11 @@ from kombu.serialization import dumps
 from kombu.utils.uuid import uuid
 
 from .batching import Batch, Newest
-from .envelope import as_text
+from .envelope import as_bytes, as_text
 from .messages import NewMessage
 from .store import MessageStore
 
-__all__ = ["Mould", "kind_of", "may_mould", "mould_of"]
+__all__ = ["Mould", "is_sent_plainly", "kind_of", "may_mould", "mould_of"]
 
 #: Options that do to each message what they did to the first.
 COPIED = frozenset(
@@ -56,10 +56,13 @@ class Mould:
         self._levels = app.conf.task_repr_maxlevels
 
     def add(self, batch: Batch, args: Any, kwargs: Any, limit: int | None) -> AsyncResult | None:
-        """Add a message with these arguments; None if it has more bytes than the limit.
+        """Add a message with these arguments; None if Celery would refuse their kind, or it has more bytes than the limit.
 
         Raises what Celery raises for arguments that the task does not take, or that cannot be serialized.
         """
+        args, kwargs = args or (), kwargs or {}
+        if not isinstance(args, list | tuple) or not isinstance(kwargs, Mapping):
+            return None
         if self._task.typing:
             self._task.__header__(*args, **kwargs)
         task_id = uuid()
@@ -70,7 +73,7 @@ class Mould:
         headers["kwargsrepr"] = saferepr(kwargs, self._sizes[1], maxlevels=self._levels)
         if self._is_root:
             headers["root_id"] = task_id
-        encoded, text = body.encode("utf-8", "surrogatepass"), as_text(self._envelope)
+        encoded, text = as_bytes(body), as_text(self._envelope)
         if limit is not None and len(encoded) + len(text) > limit:
             return None
         batch.add(self._store, [replace(self._message, body=encoded, envelope=text, task_id=task_id)])
@@ -90,18 +93,28 @@ def may_mould(app: Celery) -> bool:
         and all(type(route) is MapRoute for route in app.amqp.router.routes)
         and type(app.backend).on_task_call is Backend.on_task_call
         and (send_task is None or getattr(send_task, "alters_no_message", False))
-        and all(map(_is_untouched, (type(app).send_task, Task.apply_async, Producer.publish)))
+        and all(map(_is_untouched, _way(app)))
     )
+
+
+def is_sent_plainly(app: Celery, signature: Any) -> bool:
+    """Whether Celery itself sends it, by this app and before ``apply_async`` returns: others may keep it, with its options."""
+    if type(signature) is not Signature:
+        return False
+    task = _task_of(signature)
+    return bool(signature.app == app) if task is None else bool(task.app == app) and _is_plain(task)
 
 
 def kind_of(app: Celery, signature: Any, options: Mapping[str, Any]) -> Hashable | None:
     """Equal for signatures whose messages, sent with these options, differ only by their arguments; None if that cannot be known."""
-    if type(signature) is not Signature or not COPIED.issuperset(given := {**signature.options, **options}):
+    if not is_sent_plainly(app, signature):
         return None
-    task = app.tasks.get(signature.task)
-    if task is None or not _is_plain(type(task)) or task._dump_pydantic_arguments is not None:
+    # Celery takes what was given as None for not given.
+    given = signature.options | {name: value for name, value in options.items() if value is not None}
+    task = _task_of(signature)
+    if not COPIED.issuperset(given) or task is None or task._dump_pydantic_arguments is not None:
         return None
-    kind = signature.task, frozenset(given.items())
+    kind = task, frozenset(given.items())
     try:
         hash(kind)
     except TypeError:
@@ -117,13 +130,31 @@ def mould_of(task: Task, result: AsyncResult, newest: Newest) -> Mould | None:
     [message] = messages
     envelope = json.loads(message.envelope)
     moves = message.due_at is not None or envelope["headers"].get("expires") is not None
-    if moves or envelope["content-type"] != "application/json" or "compression" in envelope["headers"]:
+    # Others call theirs JSON, too, and know more or other things.
+    is_json = (task.serializer or task.app.conf.task_serializer) == "json" and envelope["content-type"] == "application/json"
+    if moves or not is_json or "compression" in envelope["headers"]:
         return None
     return Mould(task, store, message, envelope, result.ignored)
 
 
-def _is_plain(task: type[Task]) -> bool:
-    return task.apply_async is Task.apply_async and task.shadow_name is Task.shadow_name
+def _way(app: Celery) -> tuple[Any, ...]:
+    """What a message passes through, as it is just now."""
+    in_app = type(app).send_task, type(app.amqp).as_task_v2
+    return Signature.apply_async, Task.apply_async, *in_app, Producer.publish
+
+
+def _task_of(signature: Signature) -> Task | None:
+    try:
+        return signature.type
+    except KeyError:
+        return None  # sent by its name
+
+
+def _is_plain(task: Task) -> bool:
+    """Whether neither its class nor itself has a say in how it is sent."""
+    its, own = type(task), vars(task)
+    plain = its.apply_async is Task.apply_async and its.shadow_name is Task.shadow_name
+    return plain and "apply_async" not in own and "shadow_name" not in own
 
 
 def _is_untouched(function: Any) -> bool:

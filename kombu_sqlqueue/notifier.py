@@ -99,6 +99,11 @@ class Subscription:
         return self._notifier.announces
 
     @property
+    def hears(self) -> bool:
+        """Whether anything reaches us between two looks of our own."""
+        return not self._notifier.is_deaf
+
+    @property
     def heard_until(self) -> float:
         """Until when announcements reach us, by the monotonic clock; in the past if none do."""
         return self._armed_until + ARM_AGAIN if self._armed_until and self.announces else 0.0
@@ -162,13 +167,14 @@ class Notifier:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._waker: Waker | None = None
-        self._deaf = False
+        #: Nothing will be heard: that was asked for, or cannot be had.
+        self.is_deaf = False
         self._cut = False
 
     @property
     def announces(self) -> bool:
         """Whether each single thing is told to who is armed."""
-        return self.waiters.needed and not self._deaf
+        return self.waiters.needed and not self.is_deaf
 
     def subscribe(
         self,
@@ -205,8 +211,9 @@ class Notifier:
     def _run(self) -> None:
         pid = os.getpid()
         waker = self._waker = self._open_waker()
+        self.is_deaf = self.is_deaf or waker is None
         try:
-            while waker is not None and os.getpid() == pid and not self._deaf and not self._ends():
+            while waker is not None and os.getpid() == pid and not self.is_deaf and not self._ends():
                 self._listen(waker)
         finally:
             if waker is not None and os.getpid() == pid:
@@ -230,7 +237,7 @@ class Notifier:
                 "a pooler in between passes no notifications on, as PgBouncer in transaction mode: polling instead;"
                 " set listen=False, or listen_at to the address of the server itself"
             )
-            self._deaf = True
+            self.is_deaf = True
             return self._tell(None)
         except StoreUnavailableError as error:
             # Once is enough: the tries go on each second, and perhaps for hours.

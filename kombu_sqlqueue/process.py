@@ -121,7 +121,9 @@ class Process:
             return self._keepers[key]
 
     def catch_up(self) -> None:
-        """As `LeaseKeeper.catch_up`, of all that there are."""
+        """As `LeaseKeeper.catch_up`, of all that there are; in a transaction of the caller's that is not for us to do."""
+        if self.database.in_transaction:
+            return
         with self._lock:
             keepers = list(self._keepers.values())
         for keeper in keepers:

@@ -47,7 +47,7 @@ LOOK_AGAIN_AFTER = 0.04
 TRUST = 10
 #: Write what was settled before a claim if it is this much.
 SETTLE_AT = 16
-#: The first due moment is asked for again at least this often, in seconds.
+#: The first due moment is asked for again at least this often, in seconds; where nobody tells of later messages at each poll.
 LOOK_AHEAD_EVERY = 10.0
 #: How many due messages one transaction promotes.
 PROMOTE_BATCH = 500
@@ -289,6 +289,7 @@ class Transport(virtual.Transport):
                 self.process.routes.told_until = 0.0
                 self._listening().disarm()
                 self._armed = False
+                self._look_ahead_at = 0.0
         if found and not self._listening().announces:
             self._patience = 0
         if wanting and not found and self._heard:
@@ -317,6 +318,7 @@ class Transport(virtual.Transport):
             self._patience = 0
         if fresh:
             self.process.routes.doubt()
+            self._look_ahead_at = 0.0
             self._look_everywhere()
         return fresh
 
@@ -337,7 +339,6 @@ class Transport(virtual.Transport):
             pause = min(pause, IMPATIENCE[self._patience])
             self._patience += 1
             self._look_everywhere()
-        self._look_ahead()
         return max(0.001, min(pause, self._next_due - time.monotonic()))
 
     def _look_ahead(self) -> None:
@@ -346,11 +347,14 @@ class Transport(virtual.Transport):
             self._expect(self.process.messages.next_due(), now)
 
     def _expect(self, due_in: timedelta | None, asked_at: float) -> None:
-        self._look_ahead_at = asked_at + LOOK_AHEAD_EVERY
+        is_told = self._armed and self._patience == len(IMPATIENCE) and self._listening().hears
+        self._look_ahead_at = asked_at + (LOOK_AHEAD_EVERY if is_told else self.options.polling_interval.total_seconds())
         self._next_due = math.inf if due_in is None else asked_at + due_in.total_seconds()
 
     def _promote(self) -> None:
         """Make ready what is due; it is claimed in the same turn."""
+        # Here, since who has something to do at each turn never pauses.
+        self._look_ahead()
         asked_at = time.monotonic()
         if asked_at < self._next_due:
             return

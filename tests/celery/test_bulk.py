@@ -17,6 +17,7 @@ import pytest
 from celery import Celery, Signature, Task, chain, chord, group
 from celery.signals import before_task_publish
 from kombu.exceptions import EncodeError, OperationalError
+from kombu.serialization import registry
 from sqlalchemy import event, select
 
 from kombu_sqlqueue import bulk_publish
@@ -287,6 +288,76 @@ def test_who_listens_or_wraps_sees_each_message_of_a_bulk(app: Celery, monkeypat
     monkeypatch.setattr(Task, "apply_async", apply_async)
     bulk_publish([app.signature("plain", (n,)) for n in range(3)])
     assert traced == ["plain"] * 3
+
+
+def test_an_option_that_is_none_is_not_given(app: Celery, database_options: DatabaseOptions):
+    app.task(name="plain")(do_nothing)
+    bulk_publish([app.signature("plain", options={"queue": queue}) for queue in ("of_1", "of_2")], queue=None)
+    assert queues_of(database_options) == Counter({"of_1": 1, "of_2": 1})
+
+
+def test_a_signature_without_arguments_has_none(app: Celery, database_options: DatabaseOptions):
+    """As it comes from JSON that others wrote; what Celery refuses is refused."""
+    app.task(name="plain", typing=False)(do_nothing)
+    first = app.signature("plain")
+    bulk_publish([first, Signature({**first, "args": None, "kwargs": None}, app=app)])
+    one, other = map(told, rows_of(database_options))
+    assert one == other
+    with pytest.raises(TypeError, match="must be a list or tuple"):
+        bulk_publish([first, Signature({**first, "args": "ab"}, app=app)])
+
+
+def test_each_app_of_a_bulk_sends_its_own(app: Celery, database_options: DatabaseOptions):
+    other = Celery("other", broker=app.conf.broker_url, set_as_current=False)
+    other.conf.update(broker_transport_options=app.conf.broker_transport_options, task_default_queue="by_name")
+    for each in (app, other):
+        each.task(name="plain")(do_nothing)
+    bulk_publish([app.signature("plain"), other.signature("plain"), app.signature("plain")])
+    assert queues_of(database_options) == Counter({"bulk": 2, "by_name": 1})
+    other.close()
+
+
+def test_a_task_may_send_in_a_way_of_its_own(app: Celery, database_options: DatabaseOptions):
+    """At once or later, as many do after a commit, when the producer of the bulk is somebody else's."""
+    later: list[Any] = []
+
+    class Deferring(Task):
+        def apply_async(self, *args: Any, **options: Any) -> None:
+            later.append(functools.partial(super().apply_async, *args, **options))
+
+    app.task(name="deferring", base=Deferring, shared=False)(do_nothing)
+    bulk_publish([app.signature("deferring", (n,)) for n in range(3)])
+    assert rows_of(database_options) == []
+    for send in later:
+        send()
+    assert len(rows_of(database_options)) == 3
+
+    app.task(name="watched", shared=False)(do_nothing)
+    task, seen = app.tasks["watched"], []
+    send_it = task.apply_async
+    task.apply_async = lambda *args, **options: seen.append(args[0]) or send_it(*args, **options)
+    bulk_publish([app.signature("watched", (n,)) for n in range(3)])
+    assert seen == [(0,), (1,), (2,)]
+
+
+def test_a_serializer_of_ones_own_that_makes_json_serializes_all(
+    app: Celery, database_options: DatabaseOptions, monkeypatch: pytest.MonkeyPatch
+):
+    knows_sets = registry._encoders["json"]._replace(encoder=lambda value: json.dumps(value, default=sorted))
+    monkeypatch.setitem(registry._encoders, "sets", knows_sets)
+    app.conf.task_serializer = "sets"
+    app.task(name="plain")(do_nothing)
+    bulk_publish([app.signature("plain", ({2, 1},)) for _ in range(3)])
+    assert [json.loads(row.body)[0] for row in rows_of(database_options)] == [[[1, 2]]] * 3
+
+
+def test_json_may_come_as_bytes(app: Celery, database_options: DatabaseOptions, monkeypatch: pytest.MonkeyPatch):
+    plain = registry._encoders["json"]
+    quick = plain._replace(encoder=lambda value: json.dumps(value).encode())
+    monkeypatch.setitem(registry._encoders, "json", quick)
+    app.task(name="plain")(do_nothing)
+    bulk_publish([app.signature("plain", (n,)) for n in range(3)])
+    assert [json.loads(row.body)[0] for row in rows_of(database_options)] == [[0], [1], [2]]
 
 
 def test_a_task_that_sends_in_bulk_is_the_parent_of_all(site: Site):

@@ -42,3 +42,24 @@ def test_a_worker_that_sends_no_events_at_all_runs(make_site: Callable[..., Site
     site.worker("--without-heartbeat", "--without-gossip", "--without-mingle").wait_ready()
 
     assert site.send("add", 1, 2).get(timeout=60) == 3
+
+
+def test_what_is_added_while_events_are_sent_is_not_forgotten(make_site: Callable[..., Site]):
+    """Celery before 5.7 emptied its buffer after sending, whatever had come meanwhile."""
+    site = make_site()
+    with site.app.connection() as connection:
+        dispatcher = site.app.events.Dispatcher(connection)
+        consumer = SimpleNamespace(event_dispatcher=dispatcher, timer=Mock(), hub=None)
+        EventsStep(consumer).start(consumer)
+        sent: list[list[str]] = []
+
+        def publish(events: Any, *args: Any, **kwargs: Any) -> None:
+            sent.append([each["type"] for each in events])
+            if len(sent) == 1:
+                dispatcher.send("task-succeeded")
+
+        dispatcher.producer = Mock(publish=publish)
+        dispatcher.send("task-started")
+        dispatcher.flush()
+        dispatcher.flush()
+    assert sent == [["task-started"], ["task-succeeded"]]

@@ -141,3 +141,45 @@ def test_a_connection_may_be_closed_in_the_loop(connect, hub, name):
         run(hub, lambda: False, timeout=0.3)
 
     assert Queue(name)(connect().channel()).get().payload == "x"
+
+
+def test_who_always_has_something_to_do_promotes_what_is_due(connect, connection, hub, name):
+    """Also if it was published in the midst of that, when nobody waited and nobody was told."""
+    channel = connection.channel()
+    queue = Queue(name)(channel)
+    queue.declare()
+    elsewhere = connect().Producer()
+    got = []
+
+    def work(message):
+        got.append(message.payload)
+        message.ack()
+        if message.payload == "due":
+            return
+        elsewhere.publish("more", routing_key=name)
+        if len(got) == 100:
+            elsewhere.publish("due", routing_key=name, headers=task_due_in(0.5), priority=9)
+
+    consumer = Consumer(channel, [queue], on_message=work)
+    consumer.consume()
+    connection.register_with_event_loop(hub)
+    for _ in range(20):
+        elsewhere.publish("more", routing_key=name)
+    assert run(hub, lambda: "due" in got, timeout=5)
+
+
+@pytest.mark.parametrize("listen", [True, False])
+def test_who_hears_nothing_looks_for_what_is_due_at_each_poll(connect, hub, name, listen):
+    connection = connect(listen=listen, polling_interval=0.5)
+    channel = connection.channel()
+    queue = Queue(name)(channel)
+    queue.declare()
+    got = []
+    consumer = Consumer(channel, [queue], on_message=lambda m: (got.append(m.payload), m.ack()))
+    consumer.consume()
+    connection.register_with_event_loop(hub)
+    run(hub, lambda: False, timeout=1)
+    connect().Producer().publish("due", routing_key=name, headers=task_due_in(0.2))
+    assert run(hub, lambda: got, timeout=3)
+    connection.close()
+    connection.transport.process.close()
