@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
+
+from kombu_sqlqueue.event_sending import EventsStep
 
 from .test_events import TASKS, types
 from .workers import Site, eventually
