@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -78,6 +79,12 @@ class _Opened(dict[str, DatabaseOptions]):
 def database_options(databases: dict[str, DatabaseOptions], database_name: str) -> DatabaseOptions:
     """Where the tables are: for tests that open a `Database` themselves, perhaps in another process."""
     return databases[database_name]
+
+
+@pytest.fixture(autouse=True)
+def loglevel() -> None:
+    """As it is at the start: a worker within the process of the tests sets that of all loggers, and leaves it so."""
+    logging.getLogger().setLevel(logging.WARNING)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def test_one_command_measures_for_real(tmp_path: Path):
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "results.json").read_text())["measures"]["consume"]
     assert found["medians"].keys() == {"sqlite"}, done.stderr
-    assert found["medians"]["sqlite"].keys() == {"rate", "main_us", "children_us"}
+    assert found["medians"]["sqlite"].keys() == {"rate", "main_us", "children_us", "main_mb"}
     assert all(value >= 0 for value in found["medians"]["sqlite"].values())
     assert found["medians"]["sqlite"]["rate"] > 1
     assert "kombu-sqlqueue on SQLite" in (tmp_path / "table.md").read_text()
