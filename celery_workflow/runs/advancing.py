@@ -155,3 +155,7 @@ class AdvancerStep(bootsteps.StartStopStep):
         if self._advancer is not None:
             self._advancer.stop()
             self._advancer = None
+
+    def terminate(self, worker: Any) -> None:
+        """A worker within another program may end so, and that goes on."""
+        self.stop(worker)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,6 +52,7 @@ def started(request: pytest.FixtureRequest, app: Celery) -> Iterator[Any]:
     level, handlers = root.level, list(root.handlers)
     with worker.start_worker(app, pool=request.param, perform_ping_check=False, shutdown_timeout=30) as started:
         yield started
+    assert not any(thread.name == "workflow-advancer" for thread in threading.enumerate())
     root.setLevel(level)
     root.handlers[:] = handlers
 
